@@ -1,0 +1,1 @@
+"""Datasets: where images are, which are labelled, and how a batch of views is made."""

@@ -1,0 +1,1 @@
+"""Neural parts shared by the methods: the backbone and the heads."""

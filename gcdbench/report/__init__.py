@@ -1,0 +1,1 @@
+"""Records to leaderboards and plots; nothing here imports torch."""

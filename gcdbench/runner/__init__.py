@@ -1,0 +1,1 @@
+"""Executes a plan: skips recorded cells, trains and scores the others."""
