@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from gcdbench.losses import (
+    cross_entropy_on,
+    info_nce,
+    mean_entropy_deficit,
+    self_distillation,
+    sup_con,
+    teacher_temperature,
+)
+from gcdbench.nn.heads import CosineClassifier, GCDHead, ProjectionHead
+
+GOLDEN = Path(__file__).parent / "golden"
+TOLERANCE = {"rtol": 1e-5, "atol": 2e-6}
+
+
+@pytest.fixture(scope="module")
+def golden():
+    with np.load(GOLDEN / "gcd_heads.npz") as arrays:
+        return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+
+
+@pytest.fixture(scope="module")
+def scalars():
+    return json.loads((GOLDEN / "gcd_heads.json").read_text())
+
+
+def original_state(golden, prefix):
+    """Read the original's parameters: (of the MLP, of the weight-normed layer)."""
+    mlp = {k.split("__")[1]: v for k, v in golden.items() if k.startswith(f"{prefix}__mlp.")}
+    return mlp, {"weight": golden[f"{prefix}__last_layer.weight_v"]}
+
+
+def simgcd_head(golden):
+    projector = ProjectionHead(12, hidden_dim=20, out_dim=6)
+    classifier = CosineClassifier(12, 7)
+    for module, state in zip(
+        (projector, classifier), original_state(golden, "simgcd_head"), strict=True
+    ):
+        module.load_state_dict(state)
+    return projector, classifier
+
+
+def gcd_head(golden):
+    head = GCDHead(12, hidden_dim=20, bottleneck_dim=6, out_dim=10)
+    for module, state in zip(head.children(), original_state(golden, "gcd_head"), strict=True):
+        module.load_state_dict(state)
+    return head
+
+
+def test_the_head_of_simgcd_matches_the_original(golden):
+    projector, classifier = simgcd_head(golden)
+    torch.testing.assert_close(projector(golden["x"]), golden["simgcd_head__proj"], **TOLERANCE)
+    torch.testing.assert_close(classifier(golden["x"]), golden["simgcd_head__logits"], **TOLERANCE)
+
+
+def test_the_head_of_gcd_matches_the_original(golden):
+    torch.testing.assert_close(gcd_head(golden)(golden["x"]), golden["gcd_head__out"], **TOLERANCE)
+
+
+def test_three_steps_of_simgcd_match_the_original(golden, scalars):
+    projector, classifier = simgcd_head(golden)
+    parameters = [*projector.parameters(), *classifier.parameters()]
+    optimiser = torch.optim.SGD(
+        [
+            {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 5e-5},
+            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        ],
+        lr=0.1,
+        momentum=0.9,
+    )
+    labelled = golden["step_mask_lab"].repeat(2)
+    labels = golden["step_labels"].repeat(2)
+    for expected in scalars["simgcd_steps"]:
+        z, logits = projector(golden["step_feats"]), classifier(golden["step_feats"])
+        temp = teacher_temperature(expected["epoch"], 200)
+        terms = {
+            "cls": cross_entropy_on(logits, labels, labelled, temperature=0.1),
+            "distill": self_distillation(logits, teacher_temp=temp),
+            "memax": mean_entropy_deficit(logits),
+            "contrastive": info_nce(z),
+            "supcon": sup_con(z[labelled], labels[labelled]),
+        }
+        total = 0.65 * (terms["distill"] + 2 * terms["memax"]) + 0.35 * terms["cls"]
+        total = total + 0.65 * terms["contrastive"] + 0.35 * terms["supcon"]
+        measured = {"total": total.item()} | {k: v.item() for k, v in terms.items()}
+        assert measured == pytest.approx({k: expected[k] for k in measured}, rel=1e-5, abs=2e-6)
+        optimiser.zero_grad()
+        total.backward()
+        optimiser.step()
+    mlp, last = original_state(golden, "simgcd_after3")
+    torch.testing.assert_close(dict(projector.state_dict()), mlp, **TOLERANCE)
+    torch.testing.assert_close(dict(classifier.state_dict()), last, **TOLERANCE)
+
+
+def test_three_steps_of_gcd_match_the_original(golden, scalars):
+    head = gcd_head(golden)
+    optimiser = torch.optim.SGD(head.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-5)
+    labelled = golden["step_mask_lab"].repeat(2)
+    labels = golden["step_labels"].repeat(2)
+    for expected in scalars["gcd_steps"]:
+        z = head(golden["step_feats"])
+        contrastive, supervised = info_nce(z), sup_con(z[labelled], labels[labelled])
+        total = 0.65 * contrastive + 0.35 * supervised
+        measured = [contrastive.item(), supervised.item(), total.item()]
+        assert measured == pytest.approx(
+            [expected[k] for k in ("contrastive", "supcon", "total")], rel=1e-5
+        )
+        optimiser.zero_grad()
+        total.backward()
+        optimiser.step()
+    for module, state in zip(head.children(), original_state(golden, "gcd_after3"), strict=True):
+        torch.testing.assert_close(dict(module.state_dict()), state, **TOLERANCE)
+
+
+def test_the_real_heads_have_the_originals_trainable_parameters(scalars):
+    with torch.device("meta"):
+        heads = {
+            "gcd": [GCDHead(768)],
+            "simgcd": [ProjectionHead(768), CosineClassifier(768, 200)],
+        }
+    for name, modules in heads.items():
+        parameters = [p for module in modules for p in module.parameters()]
+        assert all(p.requires_grad for p in parameters)
+        assert sum(p.numel() for p in parameters) == scalars[f"{name}_real_trainable"]
+
+
+def test_initial_weights_have_the_originals_distribution(scalars):
+    generator = torch.Generator().manual_seed(0)
+    mlp = ProjectionHead(768, generator=generator).mlp
+    prototypes = CosineClassifier(768, 200, generator=generator).weight
+    std, _, bias = scalars["simgcd_mlp_init_std_absmax_biasmax"]
+    assert mlp[2].weight.std().item() == pytest.approx(std, rel=0.01)
+    assert max(layer.bias.abs().max().item() for layer in mlp[::2]) == bias == 0.0
+    std, largest = scalars["simgcd_weight_v_init_std_absmax"]
+    assert prototypes.std().item() == pytest.approx(std, rel=0.01)
+    assert prototypes.abs().max().item() == pytest.approx(largest, rel=1e-3)
+
+
+BUILDERS = {
+    "projection": lambda g: ProjectionHead(5, hidden_dim=7, out_dim=3, generator=g),
+    "projection, PyTorch's initialisation": lambda g: ProjectionHead(
+        5, hidden_dim=7, out_dim=3, layers=2, activation=nn.ReLU, init_std=None, generator=g
+    ),
+    "cosine": lambda g: CosineClassifier(5, 4, generator=g),
+    "gcd": lambda g: GCDHead(5, hidden_dim=7, bottleneck_dim=3, out_dim=9, generator=g),
+}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_generator_decides_the_weights_and_the_global_one_is_left_alone(name):
+    before = torch.get_rng_state()
+    first, again, other = (
+        nn.utils.parameters_to_vector(
+            BUILDERS[name](torch.Generator().manual_seed(seed)).parameters()
+        )
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_cosine_logits_ignore_the_lengths_of_features_and_prototypes():
+    classifier = CosineClassifier(6, 4, scale=10.0, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
+    expected = 10 * F.cosine_similarity(x[:, None], classifier.weight[None], dim=2)
+    torch.testing.assert_close(classifier(x), expected)
+    with torch.no_grad():
+        classifier.weight.mul_(7.0)
+    torch.testing.assert_close(classifier(0.1 * x), expected)
+
+
+def test_cosine_logits_keep_full_precision_under_autocast():
+    classifier = CosineClassifier(6, 4, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = classifier(x)
+    assert torch.equal(inside, classifier(x))
