@@ -1,0 +1,360 @@
+"""Score predicted clusters against true classes: accuracy by assignment, NMI, ARI, error kinds.
+
+Everything here is a pure function of predictions and labels, and everything is read off one
+contingency table: ``w[p, t]`` samples of class ``t`` were put into cluster ``p``. Old classes come
+first (``label < num_old``) unless the caller hands over explicit flags.
+
+Protocols (Vaze et al., "Generalized Category Discovery", CVPR 2022, and its successors):
+
+- ``v2``, the standard: one assignment of clusters to classes over all samples, then Old and New.
+- ``v1``: Old and New are assigned separately, so one cluster may serve both; never below v2.
+- ``v2b``: the assignment of v2, then the unweighted mean of the recalls of the classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import min_weight_full_bipartite_matching
+
+Protocol = Literal["v1", "v2", "v2b"]
+Ids = torch.Tensor | np.ndarray | list[int]
+
+DENSE_CELLS = 2**22  # a larger square table (32 MB) is never made; the matching is sparse instead
+LARGEST_ID = 2**24  # per-id arrays are as long as the largest id
+
+
+@dataclass(frozen=True)
+class Contingency:
+    """The occupied cells of the cluster x class table, and how many samples each holds."""
+
+    cluster: NDArray[np.int64]
+    label: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+    @property
+    def side(self) -> int:
+        """Of the square table: unused ids are empty rows or columns."""
+        return 1 + int(max(self.cluster.max(), self.label.max())) if len(self.count) else 0
+
+    @property
+    def class_sizes(self) -> NDArray[np.int64]:
+        return _tally(self.label, self.count, self.side)
+
+    @property
+    def cluster_sizes(self) -> NDArray[np.int64]:
+        return _tally(self.cluster, self.count, self.side)
+
+    def where(self, cells: NDArray[np.bool_]) -> Contingency:
+        return Contingency(self.cluster[cells], self.label[cells], self.count[cells])
+
+
+@dataclass(frozen=True)
+class Accuracies:
+    """Clustering accuracy of all samples, of old classes and of new classes, as fractions.
+
+    An empty side is NaN. ``assignment[p]`` is the class given to cluster ``p`` (-1: none) and
+    ``recall[t]`` the share of class ``t`` that its cluster holds (NaN: no sample); under ``v1``,
+    which has two assignments, both describe that of v2.
+    """
+
+    all: float
+    old: float
+    new: float
+    assignment: NDArray[np.int64] = field(repr=False, compare=False)
+    recall: NDArray[np.float64] = field(repr=False, compare=False)
+
+    def __iter__(self) -> Iterator[float]:
+        """Unpack as ``all, old, new``."""
+        return iter((self.all, self.old, self.new))
+
+
+@dataclass(frozen=True)
+class SetScore:
+    """All that is reported about one evaluation set.
+
+    The four confusions are fractions of the evaluated samples: with protocol v2 they and ``all``
+    add up to one. A cluster counts as old when it is matched to an old class it has samples of.
+    """
+
+    all: float
+    old: float
+    new: float
+    n: int
+    n_old: int
+    nmi: float
+    ari: float
+    old_to_new: float
+    new_to_old: float
+    old_to_wrong_old: float
+    new_to_wrong_new: float
+    false_negative_rate: float  # novelty missed: new samples taken for an old class / new samples
+    false_positive_rate: float  # novelty invented: old samples taken for a new class / old samples
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def accuracies(
+    *,
+    preds: Ids,
+    labels: Ids,
+    num_old: int,
+    num_classes: int | None = None,
+    is_old: torch.Tensor | np.ndarray | None = None,
+    protocol: Protocol = "v2",
+) -> Accuracies:
+    """Match clusters to classes and return the accuracy of all, old and new samples.
+
+    Args:
+        preds: cluster id of each sample; more or fewer clusters than classes, with gaps or not.
+        labels: class of each sample.
+        num_old: classes ``0 .. num_old - 1`` are old.
+        num_classes: how many classes there are; only checked against the labels.
+        is_old: one flag per sample, for class ids in which the old ones do not come first.
+        protocol: ``"v2"``, ``"v1"`` or ``"v2b"``, see the module.
+
+    >>> accuracies(preds=[5, 5, 5, 2], labels=[0, 0, 1, 2], num_old=1)
+    Accuracies(all=0.75, old=1.0, new=0.5)
+    """
+    pred, true = _checked(preds, labels, num_old=num_old, num_classes=num_classes)
+    table = contingency(pred, true)
+    if is_old is None:
+        return _accuracies(table, _sides(table, num_old), protocol)
+    flags = _checked_flags(is_old, true)
+    sides = (contingency(pred[flags], true[flags]), contingency(pred[~flags], true[~flags]))
+    return _accuracies(table, sides, protocol)
+
+
+def score(
+    *,
+    preds: Ids,
+    labels: Ids,
+    num_old: int,
+    num_classes: int | None = None,
+    protocol: Protocol = "v2",
+) -> SetScore:
+    """Score one evaluation set: accuracies, NMI, ARI and the kinds of error."""
+    table = contingency(*_checked(preds, labels, num_old=num_old, num_classes=num_classes))
+    acc = _accuracies(table, _sides(table, num_old), protocol)
+    _assert_weighted_mean(acc, table.class_sizes, num_old, protocol)
+    n, n_old = int(table.count.sum()), int(table.class_sizes[:num_old].sum())
+    errors = _confusions(table, acc.assignment, num_old)
+    return SetScore(
+        all=acc.all,
+        old=acc.old,
+        new=acc.new,
+        n=n,
+        n_old=n_old,
+        nmi=normalised_mutual_information(table),
+        ari=adjusted_rand_index(table),
+        **{kind: count / n for kind, count in errors.items()},
+        false_negative_rate=_ratio(errors["new_to_old"], n - n_old),
+        false_positive_rate=_ratio(errors["old_to_new"], n_old),
+    )
+
+
+def aggregate(
+    scores: Mapping[str, SetScore], *, unseen: Collection[str] = ()
+) -> dict[str, dict[str, float]]:
+    """Average evaluation sets as the papers do: every set weighs the same.
+
+    Sets named ``corruption/severity`` give one entry per corruption (the mean over its severities)
+    and ``corrupted`` (the mean over all of them); the domains in ``unseen`` give ``others``.
+    """
+    groups: dict[str, list[SetScore]] = {}
+    for name, one in scores.items():
+        corruption, slash, _ = name.partition("/")
+        if slash:
+            groups.setdefault(corruption, []).append(one)
+            groups.setdefault("corrupted", []).append(one)
+        elif name in unseen:
+            groups.setdefault("others", []).append(one)
+    return {name: mean(members) for name, members in groups.items()}
+
+
+def mean(scores: Iterable[SetScore]) -> dict[str, float]:
+    """Average every rate over sets and add up their sizes; NaN in one set is NaN in the mean."""
+    rows = [one.as_dict() for one in scores]
+    totals = {key: math.fsum(row[key] for row in rows) for key in rows[0]}
+    return {k: int(v) if k in ("n", "n_old") else v / len(rows) for k, v in totals.items()}
+
+
+def contingency(preds: torch.Tensor, labels: torch.Tensor) -> Contingency:
+    """Count the samples of each (cluster, class) pair, on the device the ids live on."""
+    classes = 1 + int(labels.max()) if len(labels) else 1
+    keys = preds * classes + labels
+    if len(keys) and int(keys.max()) < DENSE_CELLS:
+        counts = torch.bincount(keys)
+        cells = counts.nonzero().squeeze(1)
+        counts = counts[cells]
+    else:
+        cells, counts = keys.unique(return_counts=True)
+    cell, count = cells.cpu().numpy(), counts.cpu().numpy()
+    return Contingency(cell // classes, cell % classes, count)
+
+
+def match(table: Contingency) -> NDArray[np.int64]:
+    """Give each cluster a class so that the most samples are in their own class's cluster.
+
+    Rows are clusters and costs are ``max(w) - w`` on the square table, as in the official code:
+    the total is unique, but this also settles ties between Old and New the way it does.
+    """
+    side = table.side
+    if side**2 > DENSE_CELLS:
+        return _sparse_match(table)
+    cost = np.full((side, side), table.count.max(initial=0), dtype=np.float64)
+    cost[table.cluster, table.label] -= table.count
+    return linear_sum_assignment(cost)[1]
+
+
+def normalised_mutual_information(table: Contingency) -> float:
+    """Return the mutual information over the mean of the two entropies."""
+    joint = _entropy(table.count)
+    if joint == 0:  # one cluster, one class: the partitions agree
+        return 1.0
+    entropies = _entropy(table.cluster_sizes) + _entropy(table.class_sizes)
+    return max(0.0, 2 * (entropies - joint) / entropies)
+
+
+def adjusted_rand_index(table: Contingency) -> float:
+    """Return the share of sample pairs on which both partitions agree, corrected for chance."""
+    together, every = _pairs(table.count), _pairs(table.count.sum(keepdims=True))
+    in_cluster, in_class = _pairs(table.cluster_sizes), _pairs(table.class_sizes)
+    by_chance = in_cluster * in_class / every if every else 0.0
+    most = (in_cluster + in_class) / 2
+    return 1.0 if most == by_chance else (together - by_chance) / (most - by_chance)
+
+
+def _accuracies(
+    table: Contingency, sides: tuple[Contingency, Contingency], protocol: Protocol
+) -> Accuracies:
+    assignment = match(table)
+    sizes, hits = table.class_sizes, _hits(table, assignment)
+    recall = np.divide(hits, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0)
+    # Officially a class is counted whole on every side on which it occurs.
+    groups = [np.unique(part.label) for part in (table, *sides)]
+    if protocol == "v2":
+        values = [_ratio(hits[group].sum(), sizes[group].sum()) for group in groups]
+    elif protocol == "v2b":
+        values = [_ratio(recall[group].sum(), len(group)) for group in groups]
+    elif protocol == "v1":
+        correct = [int(_hits(part, match(part)).sum()) for part in sides]
+        total = [int(part.count.sum()) for part in sides]
+        values = [_ratio(sum(correct), sum(total)), *map(_ratio, correct, total)]
+    else:
+        raise ValueError(f"protocol {protocol!r} is unknown; use one of {get_args(Protocol)}")
+    return Accuracies(values[0], values[1], values[2], assignment=assignment, recall=recall)
+
+
+def _sides(table: Contingency, num_old: int) -> tuple[Contingency, Contingency]:
+    return table.where(table.label < num_old), table.where(table.label >= num_old)
+
+
+def _sparse_match(table: Contingency) -> NDArray[np.int64]:
+    """Match without a K x K table.
+
+    A perfect matching always exists once every cluster and every class gets a partner of its own
+    that costs nothing to marry, and the partners of a matched pair may marry each other.
+    """
+    clusters, row = np.unique(table.cluster, return_inverse=True)
+    classes, col = np.unique(table.label, return_inverse=True)
+    p, t = len(clusters), len(classes)
+    free = table.count.max() + 1  # zero-cost edges would vanish from the sparse matrix
+    rows = np.concatenate([row, np.arange(p), p + np.arange(t), p + col])
+    cols = np.concatenate([col, t + np.arange(p), np.arange(t), t + row])
+    cost = np.concatenate([free - table.count, np.full(p + t + len(row), free)])
+    graph = coo_matrix((cost.astype(np.float64), (rows, cols)), shape=(p + t, p + t)).tocsr()
+    left, right = min_weight_full_bipartite_matching(graph)
+    real = (left < p) & (right < t)
+    assignment = np.full(table.side, -1)
+    assignment[clusters[left[real]]] = classes[right[real]]
+    return assignment
+
+
+def _hits(table: Contingency, assignment: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count, for each class, the samples in the cluster that was given to it."""
+    right = assignment[table.cluster] == table.label
+    return _tally(table.label[right], table.count[right], table.side)
+
+
+def _confusions(table: Contingency, assignment: NDArray[np.int64], num_old: int) -> dict[str, int]:
+    """Count the four kinds of error.
+
+    A match without a common sample is the solver's whim, not a prediction: such a cluster is new.
+    """
+    right = assignment[table.cluster] == table.label
+    is_old = table.label < num_old
+    said_old = np.isin(table.cluster, table.cluster[right & is_old])
+    kinds = {
+        "old_to_new": is_old & ~said_old,
+        "new_to_old": ~is_old & said_old,
+        "old_to_wrong_old": is_old & said_old & ~right,
+        "new_to_wrong_new": ~is_old & ~said_old & ~right,
+    }
+    return {kind: int(table.count[cells].sum()) for kind, cells in kinds.items()}
+
+
+def _assert_weighted_mean(
+    acc: Accuracies, sizes: NDArray[np.int64], num_old: int, protocol: Protocol
+) -> None:
+    """Check that All is the mean of Old and New by size: a wrong number must not be recorded."""
+    weights = (sizes > 0).astype(np.int64) if protocol == "v2b" else sizes
+    parts = [(acc.old, weights[:num_old].sum()), (acc.new, weights[num_old:].sum())]
+    expected = sum(value * weight for value, weight in parts if weight) / weights.sum()
+    if not math.isclose(acc.all, expected, abs_tol=1e-9):
+        raise AssertionError(f"All is {acc.all} but Old and New give {expected}")
+
+
+def _checked(
+    preds: Ids, labels: Ids, *, num_old: int, num_classes: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return both as int64 tensors on one device, or say what is wrong with them."""
+    pred, true = torch.as_tensor(preds), torch.as_tensor(labels)
+    if len(pred) != len(true):
+        raise ValueError(f"{len(pred)} preds do not go with {len(true)} labels; give one of each")
+    if not len(pred):
+        raise ValueError("preds and labels are empty; an evaluation set needs a sample")
+    if not 0 <= num_old <= (LARGEST_ID if num_classes is None else num_classes):
+        raise ValueError(f"num_old is {num_old}; it must lie between 0 and num_classes")
+    limits = (LARGEST_ID, LARGEST_ID if num_classes is None else num_classes)
+    for name, ids, limit in zip(("preds", "labels"), (pred, true), limits, strict=True):
+        if ids.ndim != 1 or ids.is_floating_point() or ids.is_complex():
+            raise ValueError(f"{name} must be one row of integer ids, not {ids.dtype} {ids.shape}")
+        low, high = (int(end) for end in ids.aminmax())
+        if low < 0 or high >= limit:
+            raise ValueError(f"{name} run from {low} to {high}; ids must lie in 0..{limit - 1}")
+    return pred.to(true.device, torch.long), true.long()
+
+
+def _checked_flags(is_old: torch.Tensor | np.ndarray, labels: torch.Tensor) -> torch.Tensor:
+    flags = torch.as_tensor(is_old, device=labels.device).bool()
+    if flags.shape != labels.shape:
+        raise ValueError(f"{len(flags)} is_old flags do not go with {len(labels)} labels")
+    return flags
+
+
+def _tally(ids: NDArray[np.int64], count: NDArray[np.int64], side: int) -> NDArray[np.int64]:
+    """Sum counts by id; exact, since a double holds every count below 2**53."""
+    return np.bincount(ids, weights=count, minlength=side).astype(np.int64)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return float(part) / float(whole) if whole else math.nan
+
+
+def _entropy(sizes: NDArray[np.int64]) -> float:
+    p = sizes[sizes > 0] / sizes.sum()
+    return float(-(p * np.log(p)).sum())
+
+
+def _pairs(sizes: NDArray[np.int64]) -> float:
+    return float((sizes * (sizes - 1) // 2).sum())
