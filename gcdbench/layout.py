@@ -1,4 +1,4 @@
-"""Where the folders methods/ and benchmarks/ are: beside the package (checkout) or in it (wheel)."""
+"""Where methods/ and benchmarks/ are: beside the package (checkout) or in it (wheel)."""
 
 from __future__ import annotations
 

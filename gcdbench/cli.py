@@ -1,0 +1,284 @@
+"""Command line: arguments to a request, one small function per verb.
+
+Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 some cells failed, 2
+the request was wrong, 130 interrupted. Heavy modules are imported inside the verbs that need them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gcdbench import __version__, registry
+from gcdbench.config import parse_assignments
+from gcdbench.errors import UserError
+
+EXAMPLES = """examples:
+  gcdbench run --suite drawshift --methods simgcd gcd     train, score, print the leaderboard
+  gcdbench run --suite drawshift --quick                  the same cells, tiny, in a minute
+  gcdbench plan --suite drawshift --seeds 0 1 2           what would run, and what is done
+  gcdbench leaderboard --suite drawshift                  from the records, nothing is trained
+  gcdbench list methods                                   what there is
+"""
+log = logging.getLogger("gcdbench")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Parser that answers a wrong argument with one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
+    debug = "--debug" in (sys.argv[1:] if argv is None else argv)
+    try:
+        arguments = _parser().parse_args(argv)
+        for plugin in getattr(arguments, "plugin", None) or ():
+            registry.add_plugin(Path(plugin))
+        return arguments.verb(arguments)
+    except UserError as error:
+        if debug:
+            raise
+        print(f"gcdbench: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("gcdbench: interrupted; run the same command again to go on", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="gcdbench",
+        description="Compare methods of Generalized Category Discovery under domain shift.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"gcdbench {__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+
+    def verb(name: str, function: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
+        sub = verbs.add_parser(name, help=text, description=text)
+        sub.set_defaults(verb=function)
+        sub.add_argument("--debug", action="store_true", help="show tracebacks")
+        return sub
+
+    run = verb("run", _run, "train and score the cells that have no record yet")
+    _add_request(run)
+    run.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: auto)")
+    run.add_argument("--workers", type=int, default=0, help="processes that load images")
+
+    plan = verb("plan", _plan, "show what would run and what is done")
+    _add_request(plan)
+    plan.add_argument("--json", action="store_true", help="for programs")
+
+    board = verb("leaderboard", _leaderboard, "write the leaderboard of the recorded cells")
+    _add_request(board)
+    board.add_argument("--format", choices=("md", "csv"), default="md", help="printed to stdout")
+    board.add_argument("--out", type=Path, help="folder (default: RESULTS/leaderboard)")
+
+    plot = verb("plot", _plot, "draw the accuracies of the recorded cells")
+    _add_request(plot)
+    plot.add_argument("--out", type=Path, help="folder (default: RESULTS/leaderboard)")
+
+    listing = verb("list", _list, "list what there is")
+    listing.add_argument("what", choices=tuple(_LISTS))
+    listing.add_argument("--json", action="store_true", help="for programs")
+    listing.add_argument("--plugin", action="append", metavar="FILE", help="add a plug-in file")
+    return parser
+
+
+def _add_request(parser: argparse.ArgumentParser) -> None:
+    """Add the flags by which all verbs name the same cells."""
+    add = parser.add_argument
+    add("--suite", required=True, help="name of a suite, or a YAML file")
+    add("--methods", nargs="+", default=(), metavar="SPELLING", help="simgcd, hilo-patchmix, ...")
+    add("--datasets", nargs="+", default=(), metavar="NAME", help="of the suite (default: all)")
+    add("--seeds", nargs="+", type=int, default=(), metavar="N", help="default: the suite's")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments")
+    add("--quick", action="store_true", help="a tiny version of the same cells, for a first look")
+    add("--results", type=Path, default=Path("results/runs"), metavar="DIR")
+    add("--data-root", type=Path, metavar="DIR", help="where the datasets are (or GCDBENCH_DATA)")
+    add("--plugin", action="append", metavar="FILE", help="a file with a method or technique")
+
+
+def _request(arguments: argparse.Namespace) -> Any:
+    from gcdbench.plan import Request
+
+    return Request(
+        suite=arguments.suite,
+        methods=tuple(arguments.methods),
+        datasets=tuple(arguments.datasets),
+        seeds=tuple(arguments.seeds),
+        assignments=parse_assignments(arguments.assignments),
+        quick=arguments.quick,
+        data_root=arguments.data_root,
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from gcdbench.plan import make_cells
+    from gcdbench.records import check_writable
+
+    request = _request(arguments)
+    cells = make_cells(request)
+    check_writable(arguments.results)
+    for cell in cells:
+        cell.problem()  # says what data are missing before anything is trained
+
+    from gcdbench.runner.local import choose_device, run_cells
+
+    device = choose_device(arguments.device)
+    outcome = run_cells(cells, arguments.results, device=device, workers=arguments.workers)
+    if not outcome.trained and not outcome.failed:
+        log.info("all %d cells are recorded already: nothing was trained", len(cells))
+    elif outcome.skipped:
+        log.info("%d of %d cells were recorded already", len(outcome.skipped), len(cells))
+    if outcome.trained or outcome.skipped:
+        requested = dataclasses.replace(
+            request, methods=tuple(dict.fromkeys(c.spelling.text for c in cells))
+        )
+        _publish(requested, arguments)
+    if outcome.failed:
+        log.error("%d of %d cells failed", len(outcome.failed), len(cells))
+        return 1
+    return 0
+
+
+def _publish(request: Any, arguments: argparse.Namespace) -> None:
+    """Write leaderboard and plot, and print the leaderboard."""
+    from gcdbench.plan import Suite
+    from gcdbench.report import leaderboard, plots
+    from gcdbench.report.collect import collect
+
+    suite = Suite.load(request.suite).name + ("-quick" if request.quick else "")
+    folder = getattr(arguments, "out", None) or arguments.results / "leaderboard"
+    collection = collect(request, arguments.results)
+    paths = leaderboard.write(collection, suite, folder)
+    paths.append(plots.write(plots.bars(collection, suite), folder / f"{suite}.png"))
+    print(leaderboard.to_markdown(collection, suite))
+    log.info("written: %s", ", ".join(map(str, paths)))
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from gcdbench.plan import make_cells
+    from gcdbench.records import is_done
+
+    cells = make_cells(_request(arguments))
+    rows = [
+        {
+            "dataset": cell.dataset,
+            "method": cell.spelling.text,
+            "seed": cell.seed,
+            "key": cell.key,
+            "done": is_done(arguments.results, cell),
+        }
+        for cell in cells
+    ]
+    if arguments.json:
+        print(json.dumps(rows, indent=1))
+        return 0
+    for row in rows:
+        state = "done" if row["done"] else "to do"
+        place = f"{row['dataset']:<20} {row['method']:<24} seed {row['seed']:<4}"
+        print(f"{place} {row['key']}  {state}")
+    print(f"{len(rows)} cells, {sum(bool(row['done']) for row in rows)} done")
+    return 0
+
+
+def _leaderboard(arguments: argparse.Namespace) -> int:
+    from gcdbench.plan import Suite
+    from gcdbench.report import leaderboard
+    from gcdbench.report.collect import collect
+
+    request = _request(arguments)
+    suite = Suite.load(request.suite).name + ("-quick" if request.quick else "")
+    collection = collect(request, arguments.results)
+    if not collection.records:
+        raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
+    folder = arguments.out or arguments.results / "leaderboard"
+    paths = leaderboard.write(collection, suite, folder)
+    text = leaderboard.to_csv(collection)
+    print(text if arguments.format == "csv" else leaderboard.to_markdown(collection, suite), end="")
+    log.info("written: %s", ", ".join(map(str, paths)))
+    return 0
+
+
+def _plot(arguments: argparse.Namespace) -> int:
+    from gcdbench.plan import Suite
+    from gcdbench.report import plots
+    from gcdbench.report.collect import collect
+
+    request = _request(arguments)
+    suite = Suite.load(request.suite).name + ("-quick" if request.quick else "")
+    collection = collect(request, arguments.results)
+    if not collection.records:
+        raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
+    folder = arguments.out or arguments.results / "leaderboard"
+    print(plots.write(plots.bars(collection, suite), folder / f"{suite}.png"))
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    rows, problems = _LISTS[arguments.what]()
+    if arguments.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        width = max((len(row["name"]) for row in rows), default=0)
+        for row in rows:
+            print(f"{row['name']:<{width}}  {row['summary']}")
+    for name, reason in problems.items():
+        print(f"{name}: left out: {reason}", file=sys.stderr)
+    return 0
+
+
+def _list_plugins(kind: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    rows = [
+        {
+            "name": name,
+            "summary": face.summary,
+            "paper": face.constants.get("paper", ""),
+            "config": {
+                f.name: {"default": f.default, "source": face.notes.get(f.name, "")}
+                for f in dataclasses.fields(face.config)
+            },
+        }
+        for name, face in registry.faces(kind).items()
+    ]
+    return rows, registry.broken(kind)
+
+
+def _list_suites() -> tuple[list[dict[str, Any]], dict[str, str]]:
+    from gcdbench.plan import Suite, suites
+
+    loaded = {name: Suite.load(name) for name in suites()}
+    rows = [
+        {"name": name, "summary": suite.description, "datasets": list(suite.datasets)}
+        for name, suite in loaded.items()
+    ]
+    return rows, {}
+
+
+def _list_backbones() -> tuple[list[dict[str, Any]], dict[str, str]]:
+    from gcdbench.settings import BACKBONES
+
+    return [{"name": name, "summary": summary} for name, summary in BACKBONES.items()], {}
+
+
+_LISTS: dict[str, Callable[[], tuple[list[dict[str, Any]], dict[str, str]]]] = {
+    "methods": lambda: _list_plugins("method"),
+    "techniques": lambda: _list_plugins("technique"),
+    "datasets": lambda: _list_plugins("source"),
+    "suites": _list_suites,
+    "backbones": _list_backbones,
+}

@@ -1,0 +1,158 @@
+"""Puts a method and its techniques together into one model that can be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from gcdbench import registry
+from gcdbench.config import build
+from gcdbench.errors import UserError
+from gcdbench.losses import cross_entropy_on
+from gcdbench.method import (
+    Batch,
+    Clock,
+    Method,
+    Services,
+    Step,
+    Store,
+    Task,
+    Technique,
+    balanced_weights,
+)
+from gcdbench.nn.backbone import Backbone, TokenHook
+from gcdbench.nn.heads import CosineClassifier
+from gcdbench.plan import Spelling
+
+AUXILIARY_TEMP = 0.1  # of the classifier that a method without one gets, as in SimGCD
+
+
+class Composed(nn.Module):
+    """A method with techniques laid over it; it is what techniques see as ``model``."""
+
+    def __init__(self, method: Method, techniques: Mapping[str, Technique] | None = None) -> None:
+        super().__init__()
+        self.method = method
+        self.techniques = nn.ModuleDict(techniques or {})
+        self.auxiliary: CosineClassifier | None = None
+
+    @property
+    def backbone(self) -> Backbone:
+        """The method's backbone."""
+        return self.method.backbone
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """What techniques may ask of the model."""
+        return self.method.provides | ({"logits"} if self.auxiliary is not None else set())
+
+    def layers(self) -> list[Technique]:
+        """Return the techniques in the order in which they act."""
+        return list(self.techniques.values())  # type: ignore[arg-type]
+
+    def add(self, name: str, technique: Technique) -> None:
+        """Lay a technique over the model."""
+        self.techniques[name] = technique
+
+    def add_auxiliary(self, task: Task) -> None:
+        """Give a method without a classifier one that learns from the labelled images."""
+        self.auxiliary = CosineClassifier(
+            self.backbone.dim, task.num_classes, generator=task.generator("auxiliary")
+        )
+
+    def step(self, batch: Batch, clock: Clock) -> Step:
+        """Run a training step: mix, encode under the hooks, and collect the terms."""
+        for layer in self.layers():
+            batch = layer.mix(batch, clock)
+        with self.backbone.hooked(
+            self._token_hooks(batch, clock), lambda f: self._features(f, batch, clock)
+        ):
+            step = self.method.step(batch, clock)
+        terms = dict(step.terms)
+        if self.auxiliary is not None:
+            logits = self.classify(step.features)
+            terms["auxiliary"] = cross_entropy_on(logits, batch.per_view(batch.labels))
+            step = replace(step, logits=logits)
+        for name, layer in zip(self.techniques, self.layers(), strict=True):
+            added = layer.terms(self, batch, step, clock)
+            terms |= {f"{name}.{term}": value for term, value in added.items()}
+        return replace(step, terms=terms)
+
+    def _token_hooks(self, batch: Batch, clock: Clock) -> list[TokenHook]:
+        def hook(layer: Technique) -> TokenHook:
+            return lambda x, block: layer.tokens(x, block, batch, clock)
+
+        return [hook(t) for t in self.layers() if type(t).tokens is not Technique.tokens]
+
+    def _features(self, features: Tensor, batch: Batch, clock: Clock) -> Tensor:
+        for layer in self.layers():
+            features = layer.features(features, batch, clock)
+        return features
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Return logits of CLS features, by the auxiliary head if the method has none."""
+        if self.auxiliary is not None:
+            return self.auxiliary(features) / AUXILIARY_TEMP
+        return self.method.classify(features)
+
+    def project(self, features: Tensor) -> Tensor:
+        """Return the embedding that contrastive terms compare."""
+        return self.method.project(features)
+
+    def begin_fit(self, services: Services) -> None:
+        """Prepare the method and the techniques, before the first epoch of a fresh run."""
+        self.method.begin_fit(services)
+        for layer in self.layers():
+            layer.begin_fit(self, services)
+
+    def begin_epoch(self, clock: Clock, services: Services) -> Tensor:
+        """Prepare an epoch and return the sampling weights of its images."""
+        plan = self.method.begin_epoch(clock, services)
+        weights = balanced_weights(self.method.task.labels) if plan is None else plan.weights
+        for layer in self.layers():
+            weights = layer.weights(weights, clock, services)
+        return weights
+
+    def after_step(self, batch: Batch, step: Step, clock: Clock) -> None:
+        """Let the method and the techniques update their memories."""
+        self.method.after_step(batch, step, clock)
+        for layer in self.layers():
+            layer.after_step(self, batch, step, clock)
+
+    def param_groups(self) -> list[tuple[list[nn.Parameter], float]]:
+        """Return (parameters, multiplier of the learning rate) of all that is trained."""
+        groups = [(list(params), scale) for params, scale in self.method.param_groups()]
+        extra = [p for p in self.techniques.parameters() if p.requires_grad]
+        if self.auxiliary is not None:
+            extra += list(self.auxiliary.parameters())
+        return [*groups, (extra, 1.0)] if extra else groups
+
+    def predict(self, store: Store, services: Services) -> Tensor:
+        """Return the method's predictions; techniques have no part in them."""
+        return self.method.predict(store, services)
+
+
+def compose(
+    spelling: Spelling,
+    configs: Mapping[str, Mapping[str, Any]],
+    task: Task,
+    backbone: Backbone,
+) -> Composed:
+    """Build the model of a spelling; ``configs`` holds the settings of its parts by name."""
+    cls: Any = registry.load("method", spelling.method)
+    config = build(cls.Config, configs.get(spelling.method, {}), spelling.method)
+    model = Composed(cls(config, task, backbone))
+    kinds = {name: registry.load("technique", name) for name in spelling.techniques}
+    needs: dict[str, frozenset[str]] = {n: kind.requires for n, kind in kinds.items()}  # type: ignore[attr-defined]
+    if "logits" not in model.provides and any("logits" in need for need in needs.values()):
+        model.add_auxiliary(task)
+    for name, kind in kinds.items():
+        if missing := needs[name] - model.provides - {"tokens"}:
+            what = " and ".join(sorted(missing))
+            raise UserError(f"{name} cannot be laid over {spelling.method}: it needs {what}")
+        part_config = build(kind.Config, configs.get(name, {}), name)  # type: ignore[attr-defined]
+        model.add(name, kind(part_config, task, model))
+    return model

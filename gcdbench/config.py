@@ -1,0 +1,164 @@
+"""Typed configuration: frozen dataclasses filled from YAML and ``--set``.
+
+Unknown keys and wrong types are refused with the place of the mistake. YAML is read by the rules
+of YAML 1.2 where the two versions surprise: ``1e-3`` is a number, ``no`` is a word, ``010`` is
+ten, and a key that is given twice is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union
+
+import yaml
+
+from gcdbench.errors import UserError, unknown
+
+T = TypeVar("T")
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with YAML 1.2 scalars and without silent duplicate keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                mark = key_node.start_mark
+                raise UserError(f"{mark.name}, line {mark.line + 1}: key {key!r} is given twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("bool", r"true|false|True|False", "tfTF"),
+    ("null", r"null|~|", "n~\0"),
+    ("int", r"[-+]?[0-9]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
+        "-+.0123456789",
+    ),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), [*_first, ""]
+    )
+_Loader.add_constructor(
+    "tag:yaml.org,2002:int", lambda loader, node: int(node.value)
+)
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Read YAML text; ``where`` names it in errors."""
+    loader = _Loader(text)
+    loader.name = where
+    try:
+        return loader.get_single_data()
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UserError(f"{where}{line}: not valid YAML ({error.problem})") from error
+    finally:
+        loader.dispose()
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds one mapping."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    data = parse_yaml(text, str(path))
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: expected a mapping of keys to values at the top level")
+    return data
+
+
+def parse_assignments(assignments: typing.Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Turn ``--set`` arguments into ``{section: {key: value}}``.
+
+    >>> parse_assignments(["train.lr=1e-3", "hilo.preset=released"])
+    {'train': {'lr': 0.001}, 'hilo': {'preset': 'released'}}
+    """
+    sections: dict[str, dict[str, Any]] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        section, dot, key = name.strip().partition(".")
+        if not (equals and dot and section and key):
+            raise UserError(f"--set {text!r}: write section.key=value, for example train.lr=0.05")
+        if key in sections.setdefault(section, {}):
+            raise UserError(f"--set {name.strip()} is given twice")
+        sections[section][key] = parse_yaml(value, f"--set {name.strip()}")
+    return sections
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay mappings over each other, later ones win; nested mappings are merged."""
+    out: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
+            out[key] = merge(out[key], value) if both else value
+    return out
+
+
+def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
+    """Make a config dataclass from plain values, checking every key and type."""
+    types_ = typing.get_type_hints(cls, localns=vars(typing))
+    for key in values:
+        if key not in types_:
+            raise unknown("key", str(key), types_, where)
+    given = {key: coerce(value, types_[key], f"{where}.{key}") for key, value in values.items()}
+    required = [
+        f.name
+        for f in dataclasses.fields(cls)  # type: ignore[arg-type]
+        if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    for name in required:
+        if name not in given:
+            raise UserError(f"{where}: the key {name!r} is missing")
+    try:
+        return cls(**given)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def coerce(value: Any, kind: Any, where: str) -> Any:
+    """Return the value as the annotated type, or say what was expected."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        if value in args:
+            return value
+        raise UserError(f"{where}: expected one of {', '.join(map(str, args))}, got {value!r}")
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        return coerce(value, next(a for a in args if a is not type(None)), where)
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise UserError(f"{where}: expected a list, got {value!r}")
+        return tuple(coerce(v, args[0], f"{where}[{i}]") for i, v in enumerate(value))
+    if kind is Any or (isinstance(value, bool) and kind is bool):
+        return value
+    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if kind in (int, str) and isinstance(value, kind) and not isinstance(value, bool):
+        return value
+    expected = {float: "a number", int: "a whole number", bool: "true or false", str: "a word"}
+    raise UserError(f"{where}: expected {expected.get(kind, kind)}, got {value!r}")
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """Return a config dataclass as a mapping that JSON can hold."""
+    return {
+        f.name: list(v) if isinstance(v := getattr(config, f.name), tuple) else v
+        for f in dataclasses.fields(config)
+    }

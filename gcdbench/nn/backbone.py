@@ -1,0 +1,175 @@
+"""A timm vision transformer whose last blocks are trained and whose trunk is frozen.
+
+The trunk (patch embedding, positions and frozen blocks) runs without autograd. In the blocks that
+are trained, only what is read is computed: in the last block that is the CLS token alone, unless
+patch tokens are asked for. Both shortcuts give the same numbers as the plain forward pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timm.models.vision_transformer import Attention, Block, VisionTransformer
+from torch import Tensor, nn
+
+TokenHook = Callable[[Tensor, int], Tensor]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """State of the images behind the frozen trunk."""
+
+    x: Tensor  # (n, prefix + p, d)
+    taps: dict[int, Tensor] = field(default_factory=dict)  # block -> CLS (n, d), normalised
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What the heads see of an image."""
+
+    cls: Tensor  # (n, d) CLS token behind the last block and the final norm
+    taps: dict[int, Tensor] = field(default_factory=dict)  # block -> CLS (n, d), same norm
+
+
+class Backbone(nn.Module):
+    """Vision transformer with CLS token, frozen but for its last ``train_blocks`` blocks."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        vit: VisionTransformer,
+        *,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        image_size: int,
+        train_blocks: int = 1,
+    ) -> None:
+        super().__init__()
+        if not 0 <= train_blocks <= len(vit.blocks):
+            raise ValueError(
+                f"train_blocks is {train_blocks}, the backbone has {len(vit.blocks)} blocks"
+            )
+        self.vit = vit
+        self.image_size = image_size
+        self.dim: int = vit.embed_dim
+        self.num_blocks = len(vit.blocks)
+        self.num_frozen = self.num_blocks - train_blocks
+        self.tapped: set[int] = set()
+        self._hooks: Sequence[TokenHook] = ()
+        self._cls_hook: Callable[[Tensor], Tensor] | None = None
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+        vit.requires_grad_(False)
+        for block in vit.blocks[self.num_frozen :]:
+            block.requires_grad_(True)
+
+    def tap(self, block: int) -> None:
+        """Ask for the CLS token behind a block, counted from 1; it comes in ``Encoded.taps``."""
+        if not 1 <= block <= self.num_blocks:
+            raise ValueError(f"block {block} cannot be tapped: the blocks are 1..{self.num_blocks}")
+        self.tapped.add(block)
+
+    @contextlib.contextmanager
+    def hooked(
+        self, tokens: Sequence[TokenHook], cls: Callable[[Tensor], Tensor]
+    ) -> Iterator[None]:
+        """Let functions change the tokens behind each block and the CLS output, in the context."""
+        self._hooks, self._cls_hook = tokens, cls
+        try:
+            yield
+        finally:
+            self._hooks, self._cls_hook = (), None
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Centre and scale images with values in [0, 1] as the weights expect them."""
+        return (images - self.mean) / self.std
+
+    def patches(self, images: Tensor) -> Tensor:
+        """Return the patch embedding (n, p, d), before CLS token and positions."""
+        with torch.no_grad():
+            return self.vit.patch_embed(self.normalise(images))
+
+    def trunk(self, patches: Tensor) -> Tokens:
+        """Run the frozen blocks on a patch embedding; only mixed patches may need gradients."""
+        with torch.set_grad_enabled(patches.requires_grad and torch.is_grad_enabled()):
+            x = self.vit.norm_pre(self.vit._pos_embed(self._apply_hooks(patches, 0)))
+            taps: dict[int, Tensor] = {}
+            for number, block in enumerate(self.vit.blocks[: self.num_frozen], start=1):
+                x = self._apply_hooks(block(x), number)
+                self._tap(taps, number, x)
+        return Tokens(x, taps)
+
+    def tail(self, tokens: Tokens) -> Encoded:
+        """Run the trained blocks; of the last one only the CLS token is computed."""
+        x, taps = tokens.x, dict(tokens.taps)
+        for number in range(self.num_frozen + 1, self.num_blocks + 1):
+            block = self.vit.blocks[number - 1]
+            last = number == self.num_blocks and not self._hooks
+            x = cls_only(block, x) if last else self._apply_hooks(block(x), number)
+            self._tap(taps, number, x)
+        cls = self.vit.norm(x[:, 0])
+        return Encoded(cls if self._cls_hook is None else self._cls_hook(cls), taps)
+
+    def forward(self, images: Tensor) -> Encoded:
+        """Encode images (n, 3, H, W) with values in [0, 1]."""
+        return self.tail(self.trunk(self.patches(images)))
+
+    def attention(self, images: Tensor) -> Tensor:
+        """Return the CLS-to-patch attention (blocks, n, heads, p) of every block."""
+        return self.attend(self.patches(images))
+
+    @torch.no_grad()
+    def attend(self, patches: Tensor) -> Tensor:
+        """Return the CLS-to-patch attention (blocks, n, heads, p) for a patch embedding."""
+        x = self.vit.norm_pre(self.vit._pos_embed(patches))
+        prefix = x.shape[1] - patches.shape[1]
+        maps = []
+        block: Any
+        for block in self.vit.blocks:
+            q, k, _ = _query_key_value(block.attn, block.norm1(x))
+            weights = (q[:, :, :1] * block.attn.scale) @ k.transpose(-2, -1)
+            maps.append(weights.softmax(-1)[:, :, 0, prefix:])
+            x = block(x)
+        return torch.stack(maps)
+
+    def _apply_hooks(self, x: Tensor, number: int) -> Tensor:
+        for hook in self._hooks:
+            x = hook(x, number)
+        return x
+
+    def _tap(self, taps: dict[int, Tensor], number: int, x: Tensor) -> None:
+        if number in self.tapped:
+            taps[number] = self.vit.norm(x[:, 0])
+
+
+def cls_only(block: Any, x: Tensor) -> Tensor:
+    """Return a block's output for the CLS token alone, (n, 1, d)."""
+    attn: Any = block.attn
+    if type(block) is not Block or type(attn) is not Attention:
+        return block(x)[:, :1]
+    q, k, v = _query_key_value(attn, block.norm1(x), queries=1)
+    mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
+    mixed = mixed.transpose(1, 2).flatten(2)
+    if getattr(attn, "norm", None) is not None:
+        mixed = attn.norm(mixed)
+    y = x[:, :1] + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
+    return y + block.drop_path2(block.ls2(block.mlp(block.norm2(y))))
+
+
+def _query_key_value(
+    attn: Any, x: Tensor, queries: int | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q, k, v, each (n, heads, tokens, d/heads); q for the first ``queries`` tokens only."""
+    weight, bias = attn.qkv.weight, attn.qkv.bias
+    width = weight.shape[0] // 3
+    q = F.linear(x[:, :queries], weight[:width], None if bias is None else bias[:width])
+    k, v = F.linear(x, weight[width:], None if bias is None else bias[width:]).chunk(2, -1)
+    q, k, v = (t.unflatten(-1, (attn.num_heads, -1)).transpose(1, 2) for t in (q, k, v))
+    return attn.q_norm(q), attn.k_norm(k), v

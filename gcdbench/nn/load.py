@@ -1,0 +1,104 @@
+"""Builds a backbone by name: the embedded one, or any timm vision transformer, with its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors.torch import load_file
+from timm.data import resolve_model_data_config
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+
+from gcdbench.errors import UserError
+from gcdbench.nn import embedded
+from gcdbench.nn.backbone import Backbone
+from gcdbench.settings import BACKBONES, BackboneConfig
+
+
+def load_backbone(config: BackboneConfig) -> Backbone:
+    """Build the backbone of a config with its weights."""
+    if config.name == "embedded" and config.weights is None:
+        vit, data = embedded.load_embedded(), _embedded_data()
+    elif config.name == "embedded":
+        vit, data = embedded.build_embedded(), _embedded_data()
+    else:
+        vit = _timm_vit(config)
+        data = resolve_model_data_config(vit)
+    if config.weights is not None:
+        _load_file(vit, Path(config.weights))
+    vit.eval()
+    return Backbone(
+        vit,
+        mean=tuple(data["mean"]),
+        std=tuple(data["std"]),
+        image_size=data["input_size"][-1],
+        train_blocks=config.train_blocks,
+    )
+
+
+def _embedded_data() -> dict:
+    size = embedded.IMAGE_SIZE
+    return {"mean": embedded.MEAN, "std": embedded.STD, "input_size": (3, size, size)}
+
+
+def _timm_vit(config: BackboneConfig) -> VisionTransformer:
+    name = BACKBONES.get(config.name, config.name)
+    if not timm.is_model(name.split(".")[0]):
+        known = ", ".join(BACKBONES)
+        raise UserError(
+            f"unknown backbone {config.name!r}: use one of {known} or a timm ViT's name"
+        )
+    extra: dict[str, Any] = {"img_size": 224} if "dinov2" in name else {}  # its own default is 518 px
+    try:
+        vit = timm.create_model(name, pretrained=config.weights is None, num_classes=0, **extra)
+    except Exception as error:  # the hub client raises many kinds of errors without a common base
+        raise UserError(
+            f"the weights of backbone {config.name!r} could not be fetched "
+            f"({type(error).__name__}); download them elsewhere and give the file with "
+            "--set backbone.weights=FILE"
+        ) from error
+    if not isinstance(vit, VisionTransformer) or vit.cls_token is None:
+        raise UserError(f"backbone {config.name!r} is not a vision transformer with a CLS token")
+    return vit
+
+
+def _load_file(vit: VisionTransformer, path: Path) -> None:
+    """Load a local checkpoint: safetensors, timm's own, or the original DINO layout."""
+    state = _strip(_read(path))
+    wanted = vit.state_dict()
+    state = {key: value for key, value in state.items() if not key.startswith(("head.", "fc."))}
+    missing = sorted(set(wanted) - set(state))
+    wrong = [k for k in wanted if k in state and state[k].shape != wanted[k].shape]
+    if missing or wrong:
+        first = missing[0] if missing else wrong[0]
+        raise UserError(
+            f"{path}: these weights do not fit the backbone ({len(missing)} tensors missing, "
+            f"{len(wrong)} of another shape, first: {first})"
+        )
+    vit.load_state_dict({key: state[key] for key in wanted})
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # pickle, zip and header errors all mean: not a weights file
+        raise UserError(f"{path}: cannot be read as weights ({type(error).__name__})") from error
+    for key in ("teacher", "student", "state_dict", "model"):
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict):
+        raise UserError(f"{path}: holds no dictionary of tensors")
+    return {key: value for key, value in state.items() if isinstance(value, Tensor)}
+
+
+def _strip(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Drop the prefixes that training codes put in front of the names."""
+    for prefix in ("module.", "backbone."):
+        if any(key.startswith(prefix) for key in state):
+            state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+    return state

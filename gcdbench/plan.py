@@ -1,0 +1,323 @@
+"""From a request to cells: which method on which dataset with which seed and settings.
+
+A cell's key is a hash of everything that can change its numbers: resolved settings, the problem,
+the backbone's weights and the code involved. Two cells with one key are the same experiment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import tokenize
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gcdbench import registry
+from gcdbench.config import build, load_yaml, merge, plain
+from gcdbench.data.problem import Problem, Source
+from gcdbench.errors import UserError, unknown
+from gcdbench.layout import PACKAGE, shipped
+from gcdbench.settings import BackboneConfig, TrainConfig
+
+PROTOCOL = "v2"  # one assignment over all images of an evaluation set
+# code that cannot change a cell's numbers
+_OUTSIDE = ("report", "runner", "data/sources", "methods", "benchmarks")
+_OUTSIDE_FILES = (
+    *("__init__.py", "__main__.py", "cli.py", "config.py", "errors.py", "estimate.py", "layout.py"),
+    *("methods.py", "plan.py", "records.py", "registry.py"),
+)
+_SECTIONS = {"train", "backbone", "methods", "techniques"}
+_SUITE_KEYS = _SECTIONS | {"description", "seeds", "datasets", "default_methods", "quick"}
+_DATASET_KEYS = _SECTIONS | {"source", "config", "limit"}
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """A method with techniques laid over it: ``simgcd+mcc+nwd``, ``hilo+mixup-patchmix``."""
+
+    method: str
+    techniques: tuple[str, ...]
+    text: str  # canonical: only what differs from the method's own techniques
+
+    @classmethod
+    def parse(cls, text: str) -> Spelling:
+        """Read a spelling and check its names."""
+        match = re.fullmatch(r"([^+-]+)((?:[+-][^+-]+)*)", text.strip())
+        if match is None:
+            raise UserError(f"method {text!r}: write a name, then +technique or -technique")
+        own = registry.face("method", match[1]).constants.get("techniques", ())
+        used = list(own)
+        for sign, name in re.findall(r"([+-])([^+-]+)", match[2]):
+            registry.face("technique", name)
+            if sign == "+" and name in used:
+                raise UserError(f"method {text!r}: {name} is already part of it")
+            if sign == "-" and name not in used:
+                raise UserError(f"method {text!r}: {name} is not part of {match[1]}")
+            used.append(name) if sign == "+" else used.remove(name)
+        changes = [f"+{t}" for t in used if t not in own] + [f"-{t}" for t in own if t not in used]
+        return cls(match[1], tuple(used), match[1] + "".join(changes))
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named list of datasets with the settings that differ from the defaults."""
+
+    name: str
+    data: dict[str, Any]
+
+    @classmethod
+    def load(cls, name: str) -> Suite:
+        """Read a suite of the project by name, or a user's by the path of its YAML file."""
+        path = Path(name) if name.endswith((".yaml", ".yml")) else suites().get(name)
+        if path is None:
+            raise unknown("suite", name, suites())
+        data = load_yaml(path)
+        _check_keys(data, _SUITE_KEYS, str(path))
+        if not isinstance(data.get("datasets"), dict) or not data["datasets"]:
+            raise UserError(f"{path}: a suite needs a mapping 'datasets' with at least one entry")
+        for dataset, entry in data["datasets"].items():
+            _check_keys(entry, _DATASET_KEYS, f"{path}: datasets.{dataset}")
+            if "source" not in entry:
+                raise UserError(f"{path}: datasets.{dataset} needs a 'source'")
+        return cls(path.stem, data)
+
+    @property
+    def description(self) -> str:
+        """One line on what the suite is."""
+        return str(self.data.get("description", "")).strip()
+
+    @property
+    def datasets(self) -> dict[str, dict[str, Any]]:
+        """Settings by dataset name."""
+        return self.data["datasets"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for; ``run``, ``plan`` and reports read the same one."""
+
+    suite: str
+    methods: tuple[str, ...] = ()  # spellings; the suite's default ones if empty
+    datasets: tuple[str, ...] = ()  # all of the suite if empty
+    seeds: tuple[int, ...] = ()  # the suite's if empty
+    assignments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    quick: bool = False
+    data_root: Path | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment."""
+
+    dataset: str
+    spelling: Spelling
+    seed: int
+    source: str
+    source_config: dict[str, Any]
+    limit: int | None  # images per part and evaluation set, for a quick look
+    train: TrainConfig
+    backbone: BackboneConfig
+    method_config: dict[str, Any]
+    technique_configs: dict[str, dict[str, Any]]
+    data_root: Path | None
+
+    @property
+    def label(self) -> str:
+        """How messages name the cell."""
+        return f"{self.spelling.text} on {self.dataset}, seed {self.seed}"
+
+    def settings(self) -> dict[str, Any]:
+        """Return everything the user can set, resolved."""
+        return {
+            "dataset": self.dataset,
+            "source": {self.source: self.source_config},
+            "limit": self.limit,
+            "method": self.spelling.text,
+            "seed": self.seed,
+            "train": plain(self.train),
+            "backbone": plain(self.backbone),
+            "config": {
+                self.spelling.method: self.method_config,
+                **{name: self.technique_configs[name] for name in self.spelling.techniques},
+            },
+            "protocol": PROTOCOL,
+        }
+
+    def problem(self) -> Problem:
+        """Build the problem (kept for the other cells of the same dataset)."""
+        key = json.dumps([self.source, self.source_config, self.limit, self.dataset])
+        return _problem(key, self.data_root)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the hashes that, with the settings, make the key."""
+        return {
+            "problem": self.problem().fingerprint,
+            "weights": weights_hash(self.backbone),
+            "code": code_hash(self.spelling),
+        }
+
+    @property
+    def key(self) -> str:
+        """Hash of all that can change the cell's numbers."""
+        parts = {"settings": self.settings(), "fingerprints": self.fingerprints()}
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def suites() -> dict[str, Path]:
+    """Suites of the project by name."""
+    return {path.stem: path for path in sorted(shipped("benchmarks").glob("*.yaml"))}
+
+
+def make_cells(request: Request) -> list[Cell]:
+    """Return the cells of a request, in a fixed order: by dataset, seed and method."""
+    suite = Suite.load(request.suite)
+    methods = request.methods or tuple(suite.data.get("default_methods", ()))
+    if not methods:
+        raise UserError(f"suite {suite.name} names no default methods: add --methods")
+    spellings = {s.text: s for s in map(Spelling.parse, methods)}
+    for name in request.datasets:
+        if name not in suite.datasets:
+            raise unknown("dataset", name, suite.datasets, f"suite {suite.name}")
+    _check_sections(request.assignments, spellings.values())
+    seeds = request.seeds or tuple(suite.data.get("seeds", (0,)))
+    return [
+        _cell(request, suite, dataset, spelling, seed)
+        for dataset in (request.datasets or suite.datasets)
+        for seed in dict.fromkeys(seeds)
+        for spelling in spellings.values()
+    ]
+
+
+def _cell(request: Request, suite: Suite, dataset: str, spelling: Spelling, seed: int) -> Cell:
+    entry, face = suite.datasets[dataset], registry.face("method", spelling.method)
+    where = f"suite {suite.name}, dataset {dataset}"
+    layers = [suite.data, entry]
+    if request.quick:
+        layers.append(merge(QUICK, suite.data.get("quick", {})))
+    by_method = [layer.get("methods", {}).get(spelling.method, {}) for layer in layers]
+    given = request.assignments
+
+    train = merge(
+        face.constants.get("train_defaults", {}),
+        *(layer.get("train", {}) for layer in layers[:2]),
+        *(layer.get("train", {}) for layer in by_method[:2]),
+        *(layer.get("train", {}) for layer in layers[2:]),
+        given.get("train", {}),
+    )
+    backbone = merge(*(layer.get("backbone", {}) for layer in layers), given.get("backbone", {}))
+    method = merge(
+        *(layer.get("config", {}) for layer in by_method), given.get(spelling.method, {})
+    )
+    techniques = {
+        name: plain(
+            build(
+                registry.face("technique", name).config,
+                merge(
+                    *(layer.get("techniques", {}).get(name, {}) for layer in layers),
+                    given.get(name, {}),
+                ),
+                name,
+            )
+        )
+        for name in spelling.techniques
+    }
+    source = registry.face("source", entry["source"])
+    return Cell(
+        dataset=dataset,
+        spelling=spelling,
+        seed=seed,
+        source=entry["source"],
+        source_config=plain(build(source.config, entry.get("config", {}), f"{where}, config")),
+        limit=layers[-1].get("limit") if request.quick else entry.get("limit"),
+        train=build(TrainConfig, train, "train"),
+        backbone=build(BackboneConfig, backbone, "backbone"),
+        method_config=plain(build(face.config, method, spelling.method)),
+        technique_configs=techniques,
+        data_root=request.data_root,
+    )
+
+
+# what --quick lays over any suite: the same cells, tiny
+QUICK = {"train": {"epochs": 1, "draws_per_epoch": 512}, "limit": 256}
+
+
+@cache
+def _problem(key: str, root: Path | None) -> Problem:
+    source, config, limit, name = json.loads(key)
+    cls = registry.load("source", source)
+    loader: Source = cls(build(cls.Config, config, f"dataset {name}"), root)  # type: ignore[attr-defined]
+    problem = loader.problem(name)
+    return problem if limit is None else problem.limited(limit)
+
+
+def _check_keys(data: Any, known: Iterable[str], where: str) -> None:
+    if not isinstance(data, dict):
+        raise UserError(f"{where}: expected a mapping")
+    for key in data:
+        if key not in known:
+            raise unknown("key", str(key), known, where)
+
+
+def _check_sections(assignments: Mapping[str, Any], spellings: Iterable[Spelling]) -> None:
+    """Refuse ``--set`` for a component that no cell uses: it would silently do nothing."""
+    used = {"train", "backbone"}
+    for spelling in spellings:
+        used |= {spelling.method, *spelling.techniques}
+    for section in assignments:
+        if section not in used:
+            raise unknown("section", section, used, "--set")
+
+
+@cache
+def weights_hash(backbone: BackboneConfig) -> str:
+    """Return the hash of the weight file, or the hub's name for weights that timm fetches."""
+    if backbone.weights is not None:
+        path = Path(backbone.weights)
+        if not path.is_file():
+            raise UserError(f"backbone.weights: no file {path}")
+        return file_hash(path)
+    if backbone.name == "embedded":
+        return file_hash(PACKAGE / "nn" / "weights" / "embedded.safetensors")
+    return f"timm:{backbone.name}"
+
+
+def file_hash(path: Path) -> str:
+    """Return a file's sha256."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@cache
+def code_hash(spelling: Spelling) -> str:
+    """Return the hash of the code behind a cell: the core's numeric part and its plug-ins."""
+    plugins = [registry.face("method", spelling.method).path]
+    plugins += [registry.face("technique", name).path for name in spelling.techniques]
+    digest = hashlib.sha256()
+    for name, path in sorted([*_core(), *((p.name, p) for p in plugins)]):
+        digest.update(name.encode() + b"\0" + _without_comments(path).encode() + b"\0")
+    return digest.hexdigest()
+
+
+def _core() -> list[tuple[str, Path]]:
+    files = ((p.relative_to(PACKAGE).as_posix(), p) for p in PACKAGE.rglob("*.py"))
+    return [(n, p) for n, p in files if not n.startswith(_OUTSIDE) and n not in _OUTSIDE_FILES]
+
+
+@cache
+def _without_comments(path: Path) -> str:
+    """Return a file's source without comments and blank lines, which cannot change numbers."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    return "\n".join(line.rstrip() for line in lines if line.strip())

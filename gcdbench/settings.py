@@ -1,0 +1,50 @@
+"""Settings that all methods share: training, backbone. Torch is not needed to read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# short names of backbones -> names in timm's model registry; any other timm ViT by its own name
+BACKBONES = {
+    "embedded": "small hybrid ViT that ships with gcdbench (64 px drawings)",
+    "dino-vitb16": "vit_base_patch16_224.dino",
+    "dino-vits16": "vit_small_patch16_224.dino",
+    "dinov2-vitb14": "vit_base_patch14_dinov2.lvd142m",
+    "clip-vitb16": "vit_base_patch16_clip_224.openai",
+}
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The training loop's settings; a method's own defaults and a suite lay theirs over these."""
+
+    epochs: int = 200  # paper and all released codes
+    batch_size: int = 128  # images, each in two views; released GCD, SimGCD and DomainNet scripts
+    lr: float = 0.1  # released GCD and SimGCD
+    momentum: float = 0.9  # released codes
+    weight_decay: float = 5e-5  # released codes
+    decay: Literal["matrices", "all"] = "matrices"  # SimGCD and HiLo spare 1-d parameters
+    min_lr_share: float = 1e-3  # the cosine ends at lr/1000, released codes
+    warmup_epochs: int = 0  # linear from lr * min_lr_share; UNO uses 10
+    draws_per_epoch: int | None = None  # images drawn per epoch; as many as the pool has by default
+    amp: bool = True  # mixed precision on CUDA; never on CPU
+    eval_every: int = 0  # epochs between evaluations for the learning curve; 0: the last one only
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.lr <= 0:
+            raise ValueError(f"lr must be above 0, got {self.lr}")
+        if self.draws_per_epoch is not None and self.draws_per_epoch < 1:
+            raise ValueError(f"draws_per_epoch must be at least 1, got {self.draws_per_epoch}")
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """Which backbone, with which weights, and how much of it is trained."""
+
+    name: str = "dino-vitb16"  # a key of BACKBONES or any timm vision transformer
+    weights: str | None = None  # a local checkpoint file; by default timm's, from its hub
+    train_blocks: int = 1  # last blocks that are trained; 1 in the paper and all released codes
