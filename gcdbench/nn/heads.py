@@ -69,16 +69,85 @@ class CosineClassifier(nn.Module):
         super().__init__()
         self.scale = scale
         self.weight = nn.Parameter(torch.empty(num_classes, in_dim))
-        _uniform_(self.weight, fan_in=in_dim, generator=generator)
+        uniform_(self.weight, fan_in=in_dim, generator=generator)
 
-    @full_precision  # cosines are divided by temperatures down to 0.04: half precision shows there
     def forward(self, features: Tensor) -> Tensor:
         """Return (n, K) logits."""
-        prototypes = F.normalize(self.weight, dim=1)
-        return self.scale * F.linear(F.normalize(features, dim=1), prototypes)
+        return self.scale * _cosines(features, F.normalize(self.weight, dim=1))
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[1]}, {self.weight.shape[0]}, scale={self.scale}"
+
+
+class Prototypes(nn.Module):
+    """Bias-free classifier on unit features whose rows are kept at length one from outside.
+
+    In contrast to `CosineClassifier`, the length is no part of the forward pass: call `normalise_`
+    before it or after the optimiser's step, as UNO and UniOT do.
+    """
+
+    def __init__(
+        self, in_dim: int, num_classes: int, *, generator: Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_classes, in_dim))
+        uniform_(self.weight, fan_in=in_dim, generator=generator)
+        self.normalise_()
+
+    def normalise_(self) -> None:
+        """Bring all prototypes to length one, in place."""
+        unit_rows_(self.weight)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return (n, K) cosines; the features are normalised here."""
+        return _cosines(features, self.weight)
+
+
+class MultiHeadPrototypes(nn.Module):
+    """UNO's independent clustering heads, evaluated as one: perceptron, unit output, prototypes.
+
+    Args:
+        in_dim: width of the features.
+        num_classes: prototypes of each head.
+        heads: number of heads.
+        hidden_dim: width of each head's hidden layer (linear, batch norm, ReLU).
+        out_dim: width of the space of the prototypes.
+        generator: source of the initial weights.
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        num_classes: int,
+        *,
+        heads: int = 4,
+        hidden_dim: int = 2048,
+        out_dim: int = 256,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        # Batch norm treats every channel by itself, so the heads' first layers are one wide layer.
+        self.hidden = _linear(in_dim, heads * hidden_dim, None, generator)
+        self.norm = nn.BatchNorm1d(heads * hidden_dim)
+        self.weight = nn.Parameter(torch.empty(heads, out_dim, hidden_dim))
+        self.bias = nn.Parameter(torch.empty(heads * out_dim))
+        self.prototypes = nn.Parameter(torch.empty(heads, num_classes, out_dim))
+        uniform_(self.weight, fan_in=hidden_dim, generator=generator)
+        uniform_(self.bias, fan_in=hidden_dim, generator=generator)
+        uniform_(self.prototypes, fan_in=out_dim, generator=generator)
+        self.normalise_()
+
+    def normalise_(self) -> None:
+        """Bring all prototypes to length one, in place."""
+        unit_rows_(self.prototypes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return (heads, n, K) cosines; call once per view, because of the batch norm."""
+        hidden = F.relu(self.norm(self.hidden(features)))
+        per_head = hidden.unflatten(1, (self.heads, -1)).transpose(0, 1)
+        z = per_head @ self.weight.mT + self.bias.view(self.heads, 1, -1)
+        return _cosines(z, self.prototypes)
 
 
 class GCDHead(nn.Module):
@@ -108,8 +177,8 @@ def _linear(in_dim: int, out_dim: int, std: float | None, generator: Generator |
     """Build a linear layer whose weights come from `generator` alone."""
     layer = nn.Linear(in_dim, out_dim, device="meta").to_empty(device=torch.get_default_device())
     if std is None:
-        _uniform_(layer.weight, fan_in=in_dim, generator=generator)
-        _uniform_(layer.bias, fan_in=in_dim, generator=generator)
+        uniform_(layer.weight, fan_in=in_dim, generator=generator)
+        uniform_(layer.bias, fan_in=in_dim, generator=generator)
     else:
         # The originals cut the tails at +-2, a hundred deviations out: no draw gets there.
         nn.init.normal_(layer.weight, std=std, generator=generator)
@@ -117,7 +186,19 @@ def _linear(in_dim: int, out_dim: int, std: float | None, generator: Generator |
     return layer
 
 
-def _uniform_(parameter: Tensor, *, fan_in: int, generator: Generator | None) -> None:
+def uniform_(parameter: Tensor, *, fan_in: int, generator: Generator | None) -> None:
     """Fill with PyTorch's default for linear layers, uniform within 1/sqrt(fan_in)."""
     bound = 1 / math.sqrt(fan_in)
     nn.init.uniform_(parameter, -bound, bound, generator=generator)
+
+
+@torch.no_grad()
+def unit_rows_(weight: Tensor) -> None:
+    """Bring the last dimension of a parameter to length one, in place and without gradient."""
+    weight.copy_(F.normalize(weight, dim=-1))
+
+
+@full_precision
+def _cosines(z: Tensor, prototypes: Tensor) -> Tensor:
+    """Score rows against unit prototypes; temperatures down to 0.04 would show half precision."""
+    return F.normalize(z, dim=-1) @ prototypes.mT
