@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from gcdbench.contract import SIZE, tiny_backbone
+from gcdbench.errors import UserError
+from gcdbench.nn.backbone import Backbone
+from gcdbench.nn.load import load_backbone
+from gcdbench.settings import BackboneConfig
+
+
+@pytest.fixture
+def images():
+    return torch.rand(4, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
+
+
+def plain_forward(backbone, images):
+    """Run every block on all tokens with autograd, as the original codes do."""
+    vit = backbone.vit
+    x = vit._pos_embed(vit.patch_embed(backbone.normalise(images)))
+    for block in vit.blocks:
+        x = block(x)
+    return vit.norm(x)[:, 0]
+
+
+def test_the_short_cuts_give_the_plain_output_and_gradients(images):
+    backbone = tiny_backbone()
+    ours, plain = backbone(images).cls, plain_forward(backbone, images)
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+    weights = [p for p in backbone.parameters() if p.requires_grad]
+    ours_grad = torch.autograd.grad(ours.square().sum(), weights)
+    plain_grad = torch.autograd.grad(plain.square().sum(), weights)
+    for a, b in zip(ours_grad, plain_grad, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_only_the_last_block_is_trained():
+    names = {n for n, p in tiny_backbone().named_parameters() if p.requires_grad}
+    assert names
+    assert all(name.startswith("vit.blocks.2.") for name in names)
+
+
+def test_a_tap_is_the_cls_token_behind_its_block_and_the_final_norm(images):
+    backbone = tiny_backbone()
+    backbone.tap(1)
+    vit = backbone.vit
+    x = vit.blocks[0](vit._pos_embed(vit.patch_embed(backbone.normalise(images))))
+    torch.testing.assert_close(backbone(images).taps[1], vit.norm(x[:, 0]))
+
+
+def test_a_tap_of_the_last_block_is_the_output(images):
+    backbone = tiny_backbone()
+    backbone.tap(3)
+    encoded = backbone(images)
+    torch.testing.assert_close(encoded.taps[3], encoded.cls)
+
+
+@pytest.mark.parametrize("block", [0, 4])
+def test_a_block_that_does_not_exist_cannot_be_tapped(block):
+    with pytest.raises(ValueError, match=r"the blocks are 1\.\.3"):
+        tiny_backbone().tap(block)
+
+
+def test_attention_of_cls_to_patches_and_prefix_sums_to_one(images):
+    attention = tiny_backbone().attention(images)
+    assert attention.shape == (3, 4, 3, 16)
+    assert (attention.sum(-1) < 1).all()  # the rest is on the CLS token itself
+    assert (attention > 0).all()
+
+
+def test_hooks_see_every_block_and_end_with_the_context(images):
+    backbone, seen = tiny_backbone(), []
+
+    def hook(x, block):
+        seen.append(block)
+        return x
+
+    with backbone.hooked([hook], lambda cls: cls * 0):
+        assert backbone(images).cls.abs().max() == 0
+    assert seen == [0, 1, 2, 3]
+    assert backbone(images).cls.abs().max() > 0
+
+
+def original_dino_layout(state):
+    return {"teacher": {f"module.backbone.{k}": v for k, v in state.items()}}
+
+
+def test_local_weights_load_from_all_layouts(tmp_path):
+    vit = timm.create_model("vit_tiny_patch16_224", num_classes=0)
+    state = vit.state_dict()
+    save_file(state, tmp_path / "timm.safetensors")
+    torch.save(original_dino_layout(state), tmp_path / "dino.pth")
+    torch.save({"state_dict": state}, tmp_path / "timm.pth")
+    for file in ("timm.safetensors", "dino.pth", "timm.pth"):
+        config = BackboneConfig("vit_tiny_patch16_224", weights=str(tmp_path / file))
+        loaded = load_backbone(config)
+        assert isinstance(loaded, Backbone)
+        for name, value in loaded.vit.state_dict().items():
+            assert torch.equal(value, state[name]), name
+
+
+class Malicious:
+    def __reduce__(self):
+        return (print, ("executed",))
+
+
+def test_weights_that_do_not_fit_or_cannot_be_trusted_are_refused(tmp_path, capsys):
+    torch.save({"blocks.0.norm1.weight": torch.ones(3)}, tmp_path / "other.pth")
+    with pytest.raises(UserError, match="do not fit the backbone"):
+        load_backbone(BackboneConfig("vit_tiny_patch16_224", weights=str(tmp_path / "other.pth")))
+    torch.save(Malicious(), tmp_path / "bad.pth")
+    with pytest.raises(UserError, match="cannot be read as weights"):
+        load_backbone(BackboneConfig("vit_tiny_patch16_224", weights=str(tmp_path / "bad.pth")))
+    assert "executed" not in capsys.readouterr().out
+
+
+def test_an_unknown_backbone_is_refused():
+    with pytest.raises(UserError, match="unknown backbone 'resnet_of_mine'"):
+        load_backbone(BackboneConfig("resnet_of_mine"))
+
+
+def test_a_backbone_without_cls_token_is_refused():
+    with pytest.raises(UserError, match="not a vision transformer with a CLS token"):
+        load_backbone(BackboneConfig("resnet18", weights="unused"))
