@@ -239,8 +239,9 @@ def _comments(node: ast.ClassDef, path: Path) -> dict[str, str]:
 
 def _import(entry: Face) -> Any:
     if entry.module.startswith("gcdbench_plugin_"):
-        if entry.module in sys.modules:
-            return sys.modules[entry.module]
+        loaded = sys.modules.get(entry.module)
+        if loaded is not None and loaded.__file__ == str(entry.path):
+            return loaded
         spec = importlib.util.spec_from_file_location(entry.module, entry.path)
         assert spec is not None
         assert spec.loader is not None
