@@ -14,10 +14,18 @@ from gcdbench.losses import (
     info_nce,
     mean_entropy_deficit,
     self_distillation,
+    soft_cross_entropy,
     sup_con,
     teacher_temperature,
 )
-from gcdbench.nn.heads import CosineClassifier, GCDHead, ProjectionHead
+from gcdbench.nn.heads import (
+    CosineClassifier,
+    GCDHead,
+    MultiHeadPrototypes,
+    ProjectionHead,
+    Prototypes,
+)
+from gcdbench.transport import balanced_targets
 
 GOLDEN = Path(__file__).parent / "golden"
 TOLERANCE = {"rtol": 1e-5, "atol": 2e-6}
@@ -153,6 +161,8 @@ BUILDERS = {
     ),
     "cosine": lambda g: CosineClassifier(5, 4, generator=g),
     "gcd": lambda g: GCDHead(5, hidden_dim=7, bottleneck_dim=3, out_dim=9, generator=g),
+    "prototypes": lambda g: Prototypes(5, 4, generator=g),
+    "uno": lambda g: MultiHeadPrototypes(5, 4, hidden_dim=7, out_dim=6, generator=g),
 }
 
 
@@ -186,3 +196,86 @@ def test_cosine_logits_keep_full_precision_under_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = classifier(x)
     assert torch.equal(inside, classifier(x))
+
+
+@pytest.fixture(scope="module")
+def uno():
+    with np.load(GOLDEN / "base_uno_objective.npz") as arrays:
+        return {name: torch.from_numpy(np.asarray(arrays[name])) for name in arrays.files}
+
+
+def uno_heads(uno, name, classes):
+    """Stack the original's two separate heads into ours."""
+    head = MultiHeadPrototypes(16, classes, heads=2, hidden_dim=12, out_dim=8)
+
+    def both(part):
+        return [uno[f"w_head_{name}.{part.format(h)}"] for h in range(2)]
+
+    state = {
+        "hidden.weight": torch.cat(both("projectors.{}.mlp.0.weight")),
+        "hidden.bias": torch.cat(both("projectors.{}.mlp.0.bias")),
+        "norm.weight": torch.cat(both("projectors.{}.mlp.1.weight")),
+        "norm.bias": torch.cat(both("projectors.{}.mlp.1.bias")),
+        "weight": torch.stack(both("projectors.{}.mlp.3.weight")),
+        "bias": torch.cat(both("projectors.{}.mlp.3.bias")),
+        "prototypes": torch.stack(both("prototypes.{}.prototypes.weight")),
+    }
+    head.load_state_dict(head.state_dict() | state)
+    return head
+
+
+def test_the_heads_of_uno_match_the_original(uno):
+    known = Prototypes(16, 4)
+    known.load_state_dict({"weight": uno["w_head_lab"]})
+    cluster, over = uno_heads(uno, "unlab", 3), uno_heads(uno, "over", 9)
+    for head in (known, cluster, over):
+        head.normalise_()
+    for view, features in enumerate(uno["feats"]):
+        for head, name in ((known, "lab"), (cluster, "unlab"), (over, "unlab_over")):
+            torch.testing.assert_close(
+                head(features), uno[f"logits_{name}"][view], rtol=1e-5, atol=1e-5
+            )
+
+
+@pytest.mark.parametrize(("rule", "first_class"), [("ncd", 4), ("gcd", 0)])
+def test_the_objective_of_uno_matches_the_original(uno, rule, first_class):
+    known = uno["logits_lab"][:, None].expand(-1, 2, -1, -1)
+    losses = []
+    for suffix in ("", "_over"):
+        logits = torch.cat([known, uno[f"logits_unlab{suffix}"]], dim=3)
+        targets = balanced_targets(logits, uno["labels"], first_class=first_class)
+        torch.testing.assert_close(targets, uno[f"{rule}_targets{suffix}"], rtol=1e-4, atol=1e-5)
+        swapped = soft_cross_entropy(logits, targets.flip(0), temperature=0.1)
+        losses.append(swapped.mean((0, 2)))
+        torch.testing.assert_close(
+            losses[-1], uno[f"{rule}_loss{suffix}_per_head"], rtol=1e-5, atol=1e-5
+        )
+    total = torch.stack(losses).mean()
+    torch.testing.assert_close(total, uno[f"{rule}_loss"], rtol=1e-5, atol=1e-5)
+
+
+def test_prototypes_have_length_one_from_the_start_and_again_after_a_step():
+    generator = torch.Generator().manual_seed(0)
+    for head in (
+        Prototypes(5, 4, generator=generator),
+        MultiHeadPrototypes(5, 4, heads=3, hidden_dim=7, out_dim=6, generator=generator),
+    ):
+        weight = head.weight if isinstance(head, Prototypes) else head.prototypes
+        ones = torch.ones(weight.shape[:-1])
+        torch.testing.assert_close(weight.norm(dim=-1), ones)
+        with torch.no_grad():
+            weight.mul_(3.0)
+        head.normalise_()
+        torch.testing.assert_close(weight.norm(dim=-1), ones)
+        assert weight.requires_grad
+        assert weight.grad_fn is None
+
+
+def test_heads_side_by_side_do_not_see_each_other():
+    head = MultiHeadPrototypes(5, 4, heads=2, hidden_dim=7, out_dim=6)
+    x = torch.randn(8, 5, generator=torch.Generator().manual_seed(1))
+    head(x)[0].sum().backward()
+    assert head.prototypes.grad[0].any()
+    assert not head.prototypes.grad[1].any()
+    assert not head.weight.grad[1].any()
+    assert not head.hidden.weight.grad[7:].any()

@@ -286,5 +286,12 @@ def test_extreme_logits_give_finite_losses_and_gradients(loss):
     assert grad.isfinite().all()
 
 
+@pytest.mark.parametrize(("scale", "length"), [(5, 50), (50, 150), (25, 300), (50, 80)])
+def test_the_ramp_matches_the_original(scale, length):
+    with np.load(GOLDEN / "base_rampup.npz") as arrays:
+        expected = arrays[f"w_c{scale}_T{length}"].tolist()
+    assert [ramp_up(t, length, scale) for t in range(201)] == pytest.approx(expected)
+
+
 def test_the_ramp_of_zero_length_is_at_its_end():
     assert ramp_up(0, 0, 3.0) == 3.0
