@@ -1,9 +1,13 @@
-"""Semi-supervised k-means: labelled rows keep their class, the rest of the centres is discovered.
+"""Semi-supervised k-means: labelled rows keep their class, the other centres are discovered.
 
 The default follows the official GCD implementation (Vaze et al., CVPR 2022) step by step - the same
 random stream, the same tie rules - with two repairs: a cluster that loses its last member keeps its
 centre (there it becomes NaN and freezes the run), and centres, labels and inertia belong to the
 same step. Plain k-means is the case of no labelled rows.
+
+Nearly all time goes into one matrix product per assignment step, ``x.c - |c|^2 / 2`` of every row
+and centre. It is computed in blocks that fit the cache, only for centres that have moved, and its
+near ties are settled in double precision, so that neither block size nor device changes a label.
 """
 
 from __future__ import annotations
@@ -18,8 +22,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-Init = Literal["k-means++", "greedy"]
-CHUNK_BYTES = 4 * 2**20  # of one block of scores: it stays in a core's share of the cache
+Init = Literal["k-means++", "greedy", "means"]
+Table = Tensor | np.ndarray
+
+BLOCK = 2 * 2**20  # bytes worked on at a time: about what a core's cache holds
+MEMORY = 128 * 2**20  # bytes kept between steps: scores of centres that rest
 
 
 @dataclass(frozen=True)
@@ -37,9 +44,9 @@ class KMeansResult:
 
 
 def semi_supervised_kmeans(
-    unlabelled: Tensor | np.ndarray,
-    labelled: Tensor | np.ndarray | None,
-    targets: Tensor | np.ndarray | None,
+    unlabelled: Table,
+    labelled: Table | None,
+    targets: Table | None,
     k: int,
     *,
     seed: int = 0,
@@ -49,7 +56,7 @@ def semi_supervised_kmeans(
     init: Init = "k-means++",
     device: torch.device | str | None = None,
     normalise: bool = False,
-    chunk_bytes: int = CHUNK_BYTES,
+    memory: int = MEMORY,
 ) -> KMeansResult:
     """Cluster the unlabelled rows into ``k`` clusters, one of them around each labelled class.
 
@@ -62,36 +69,35 @@ def semi_supervised_kmeans(
         n_init: restarts; the lowest inertia wins, the earlier one if equal.
         max_iter: assignment steps per restart.
         tol: stop when the squared sum of the centres' shifts is below this.
-        init: ``"k-means++"`` as published, or ``"greedy"``, which tries ``2 + log k`` candidates
-            for each new centre and keeps the best, as scikit-learn does.
+        init: how new centres start. ``"k-means++"``, as published: single points. ``"greedy"``:
+            the best of ``2 + log k`` such points at a time, as scikit-learn does. ``"means"``:
+            means of the neighbourhoods of such points, as a labelled class starts from a mean.
         device: where to compute; the device of ``unlabelled`` if None.
         normalise: scale every row to unit length first, as GCD does with its features.
-        chunk_bytes: bound on one block of scores; it changes speed, not results.
+        memory: bound in bytes on the scores kept between steps; it changes speed, not results.
     """
     x = _rows(unlabelled, "unlabelled", device=device, normalise=normalise)
     anchors = _anchors(labelled, targets, like=x, normalise=normalise)
-    _check(x, anchors, k=k, n_init=n_init, max_iter=max_iter, init=init)
-    starts = _starts(x, anchors, k, init=init, n_init=n_init, seed=seed)
-    best: KMeansResult | None = None
-    for start in starts:
-        result = _lloyd(x, anchors, start, max_iter, tol, chunk_bytes)
+    _check(anchors, k=k, n_init=n_init, max_iter=max_iter, init=init)
+    runs = (
+        _lloyd(x, anchors, start, max_iter=max_iter, tol=tol, memory=memory)
+        for start in _starts(x, anchors, k, init=init, n_init=n_init, seed=seed)
+    )
+    best = next(runs)
+    for run in runs:
         # Restarts often find one optimum under other names; rounding must not choose among them.
-        if best is None or result.inertia < best.inertia * (1 - 1e-7):
-            best = result
-    assert best is not None
+        if run.inertia < best.inertia * (1 - 1e-7):
+            best = run
     return best
 
 
-def assign(
-    x: Tensor | np.ndarray,
-    centers: Tensor,
-    *,
-    normalise: bool = False,
-    chunk_bytes: int = CHUNK_BYTES,
-) -> Tensor:
+def assign(x: Table, centers: Table, *, normalise: bool = False) -> Tensor:
     """Return the index of the nearest centre of each row; the lowest index among equals."""
-    rows = _rows(x, "x", device=centers.device, normalise=normalise)
-    return _nearest(rows, centers, _longest(rows), chunk_bytes)
+    places = _rows(centers, "centers", device=None, normalise=False)
+    rows = _rows(x, "x", device=places.device, normalise=normalise)
+    if rows.shape[1] != places.shape[1]:
+        raise ValueError(f"x has {rows.shape[1]} features but the centers have {places.shape[1]}")
+    return _nearest(rows, places, longest=_longest(rows))
 
 
 @dataclass(frozen=True)
@@ -106,28 +112,31 @@ class _Anchors:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    @property
+    def means(self) -> Tensor:
+        return (self.sums / self.sizes[:, None]).float()
+
 
 def _anchors(
-    labelled: Tensor | np.ndarray | None,
-    targets: Tensor | np.ndarray | None,
-    *,
-    like: Tensor,
-    normalise: bool,
+    labelled: Table | None, targets: Table | None, *, like: Tensor, normalise: bool
 ) -> _Anchors:
-    if labelled is None or len(labelled) == 0:
-        labelled, targets = like[:0], like.new_zeros(0, dtype=torch.long)
-    rows = _rows(labelled, "labelled", device=like.device, normalise=normalise, may_be_empty=True)
-    ids = torch.as_tensor(targets, device=like.device).long()
+    rows = like[:0]
+    if labelled is not None and len(labelled):
+        rows = _rows(labelled, "labelled", device=like.device, normalise=normalise)
+    if rows.shape[1] != like.shape[1]:
+        raise ValueError(f"labelled rows have {rows.shape[1]} features, unlabelled {like.shape[1]}")
+    ids = torch.as_tensor([] if targets is None else targets, device=like.device).long()
     if ids.shape != rows.shape[:1]:
-        raise ValueError(f"{len(rows)} labelled rows need one target each, not {tuple(ids.shape)}")
-    classes, labels, sizes = ids.unique(return_inverse=True, return_counts=True)
-    sums = rows.new_zeros(len(classes), like.shape[1], dtype=torch.float64)
-    _add(sums, rows, labels)
+        raise ValueError(f"{len(rows)} labelled rows do not go with targets {tuple(ids.shape)}")
+    classes, labels = ids.unique(return_inverse=True)
+    sums = rows.new_zeros(len(classes), rows.shape[1], dtype=torch.float64)
+    sizes = sums.new_zeros(len(classes), dtype=torch.long)
+    _add(sums, sizes, rows, torch.arange(len(rows), device=rows.device), labels)
     return _Anchors(rows, labels, sums, sizes)
 
 
 def _lloyd(
-    x: Tensor, anchors: _Anchors, centers: Tensor, max_iter: int, tol: float, chunk_bytes: int
+    x: Tensor, anchors: _Anchors, centers: Tensor, *, max_iter: int, tol: float, memory: int
 ) -> KMeansResult:
     """Alternate assignment and means until the centres rest."""
     k, longest = len(centers), _longest(x)
@@ -135,44 +144,77 @@ def _lloyd(
     sums[: len(anchors)] = anchors.sums
     sizes = torch.zeros(k, dtype=torch.long, device=x.device)
     sizes[: len(anchors)] = anchors.sizes
+    kept = x.new_empty(min(len(x), memory // (4 * k)), k)
+    moved = torch.arange(k, device=x.device)
     labels = torch.full((len(x),), -1, device=x.device)
     for step in range(1, max_iter + 1):
-        before, labels = labels, _nearest(x, centers, longest, chunk_bytes)
+        before, labels = labels, _nearest(x, centers, longest=longest, kept=kept, moved=moved)
         if step == max_iter:
             break
-        moved = (labels != before).nonzero().squeeze(1)
-        _add(sums, x, labels, moved)
-        sizes += torch.bincount(labels, minlength=k)
+        changed = (labels != before).nonzero().squeeze(1)
+        _add(sums, sizes, x, changed, labels)
         if step > 1:
-            _add(sums, x, before, moved, sign=-1)
-            sizes -= torch.bincount(before, minlength=k)
+            _add(sums, sizes, x, changed, before, sign=-1)
         means = torch.where(sizes[:, None] > 0, sums / sizes[:, None], centers).float()
-        if float((means - centers).norm(dim=1).sum()) ** 2 < tol:
+        if float(torch.linalg.vector_norm(means - centers, dim=1).sum()) ** 2 < tol:
             break
+        moved = (means != centers).any(1).nonzero().squeeze(1)
         centers = means
     inertia = _inertia(x, centers, labels) + _inertia(anchors.rows, centers, anchors.labels)
     return KMeansResult(labels, anchors.labels, centers, inertia, step)
 
 
-def _nearest(x: Tensor, centers: Tensor, longest: float, chunk_bytes: int) -> Tensor:
+def _add(
+    sums: Tensor, sizes: Tensor, x: Tensor, rows: Tensor, labels: Tensor, sign: int = 1
+) -> None:
+    """Add rows to the sums and sizes of their clusters, or take them away, in double precision."""
+    sizes.add_(torch.bincount(labels[rows], minlength=len(sizes)), alpha=sign)
+    for block in _blocks(len(rows), x.shape[1]):
+        part = rows[block]
+        sums.index_add_(0, labels[part], x[part].double(), alpha=sign)
+
+
+def _nearest(
+    x: Tensor,
+    centers: Tensor,
+    *,
+    longest: float,
+    kept: Tensor | None = None,
+    moved: Tensor | None = None,
+) -> Tensor:
     """Assign each row to the centre with the largest ``x.c - |c|^2 / 2``, block by block.
 
-    One matrix product per block. Where the two best scores are closer than its rounding error the
-    row is decided again in double precision, so that neither block size nor device matters.
+    Where the two best scores are closer than the product's rounding error the row is decided again
+    in double precision.
+
+    Args:
+        x: rows, ``(n, d)``.
+        centers: centres, ``(k, d)``.
+        longest: norm of the longest row, which bounds the rounding error.
+        kept: place for the scores of the first rows, which the next call finds there.
+        moved: the centres whose kept scores are out of date; None for all.
     """
-    offset = -0.5 * centers.double().square().sum(1).float()
-    reach = float(centers.norm(dim=1).max())
+    offset = -0.5 * centers.square().sum(1)
+    reach = float(torch.linalg.vector_norm(centers, dim=1).max())
     error = _unit_roundoff() * math.sqrt(x.shape[1]) * reach * (longest + reach)
-    out = torch.empty(len(x), dtype=torch.long, device=x.device)
-    for block in _blocks(len(x), 4 * len(centers), chunk_bytes):
-        scores = torch.addmm(offset, x[block], centers.T)
-        top, label = scores.max(1)
-        scores.scatter_(1, label[:, None], -math.inf)
-        close = top - scores.amax(1) <= 2 * error
+    labels = torch.empty(len(x), dtype=torch.long, device=x.device)
+    for block in _blocks(len(x), len(centers)):
+        place = kept[block] if kept is not None and block.stop <= len(kept) else None
+        # With most centres moving, writing to scattered columns would cost what it saves.
+        if place is None or moved is None or len(moved) > 0.8 * len(centers):
+            scores = torch.addmm(offset, x[block], centers.T, out=place)
+        else:
+            fresh = torch.addmm(offset[moved], x[block], centers[moved].T)
+            scores = place.scatter_(1, moved.expand(len(fresh), -1), fresh)
+        top, label = scores.max(1, keepdim=True)
+        second = scores.scatter_(1, label, -math.inf).amax(1, keepdim=True)
+        scores.scatter_(1, label, top)
+        label = label.squeeze(1)
+        close = (top - second).squeeze(1) <= 2 * error
         if bool(close.any()):
             label[close] = _nearest_exactly(x[block][close], centers)
-        out[block] = label
-    return out
+        labels[block] = label
+    return labels
 
 
 def _nearest_exactly(x: Tensor, centers: Tensor) -> Tensor:
@@ -183,103 +225,104 @@ def _nearest_exactly(x: Tensor, centers: Tensor) -> Tensor:
 def _starts(
     x: Tensor, anchors: _Anchors, k: int, *, init: Init, n_init: int, seed: int
 ) -> Iterator[Tensor]:
-    """Yield the initial centres of each restart: class means, then points by k-means++."""
+    """Yield the initial centres of each restart: the class means, then the new ones."""
     random = np.random.RandomState(seed)
-    means = (anchors.sums / anchors.sizes[:, None]).float()
-    new = k - len(anchors)
+    new, blind = k - len(anchors), not len(anchors)
     trials = 2 + int(math.log(k)) if init == "greedy" else 1
-    first, draws = [], []
-    for _ in range(n_init):
-        first.append(0 if len(anchors) else random.randint(0, len(x)))
-        draws.append(random.rand(max(new - (len(anchors) == 0), 0), trials))
-    if not new:
-        yield from [means] * n_init
-        return
-    group = max(1, 2**26 // (16 * trials * len(x)))
-    nearest = _distances_to_nearest(x, means) if len(anchors) else None
+    # What is drawn does not depend on the data, so that all restarts can be drawn at once.
+    first, draws = np.zeros(n_init, np.int64), np.zeros((n_init, new - blind, trials))
+    for restart in range(n_init):
+        first[restart] = random.randint(0, len(x)) if blind else 0
+        draws[restart] = random.rand(new - blind, trials)
+    gap = torch.full((len(x),), math.inf, device=x.device)
+    if not blind:
+        gap = _gaps(x, anchors.means)
+    group = max(1, MEMORY // (32 * trials * len(x)))
     for at in range(0, n_init, group):
-        r = torch.as_tensor(np.stack(draws[at : at + group]), device=x.device)
-        f = torch.as_tensor(first[at : at + group], device=x.device)
-        picks = _plus_plus(x, nearest, f, r.float())
-        yield from (torch.cat([means, x[row]]) for row in picks)
+        here = slice(at, at + group)
+        places = (torch.as_tensor(part[here], device=x.device) for part in (first, draws))
+        for picks in _plus_plus(x, gap, *places, blind=blind):
+            seeds = _neighbourhoods(x, picks, 2 * len(x) // k) if init == "means" else x[picks]
+            yield torch.cat([anchors.means, seeds])
 
 
-def _distances_to_nearest(x: Tensor, centers: Tensor) -> Tensor:
-    labels = _nearest(x, centers, _longest(x), CHUNK_BYTES)
-    out = torch.empty(len(x), device=x.device)
-    for block in _blocks(len(x), 4 * x.shape[1], CHUNK_BYTES):
-        out[block] = (x[block] - centers[labels[block]]).square().sum(1)
-    return out
-
-
-def _plus_plus(x: Tensor, nearest: Tensor | None, first: Tensor, draws: Tensor) -> Tensor:
-    """Pick points with a chance in proportion to their squared distance from the nearest centre.
+def _plus_plus(x: Tensor, gap: Tensor, first: Tensor, draws: Tensor, *, blind: bool) -> Tensor:
+    """Pick rows with a chance in proportion to their squared distance from the nearest centre.
 
     All restarts walk in step, so that one pass over the rows serves them all.
 
     Args:
         x: candidates, ``(n, d)``.
-        nearest: their squared distances to the nearest labelled mean, or None.
-        first: the first pick of each restart where there are no labelled means, ``(r,)``.
+        gap: their squared distances from the nearest labelled mean, ``(n,)``.
+        first: the first pick of each restart, ``(r,)``; used if ``blind``: there are no means.
         draws: uniform numbers, ``(r, picks, trials)``.
+        blind: whether ``first`` is a pick.
+
+    Returns:
+        Rows picked by each restart, ``(r, picks)``.
     """
     restarts, steps, trials = draws.shape
-    length = x.square().sum(1)
-    picks = []
-    if nearest is None:
-        picks.append(first)
-        gap = _squared_distances(x, length, first)
-    else:
-        gap = nearest.repeat(restarts, 1)
-    last = first
-    rows = torch.arange(restarts, device=x.device)
+    lengths = x.square().sum(1)
+    one = torch.arange(restarts, device=x.device)
+    pick, picks = first, [first] if blind else []
+    gaps = _squared_distances(x, lengths, first) if blind else gap.repeat(restarts, 1)
     for step in range(steps):
-        chance = gap / gap.sum(1, keepdim=True)
-        # Summed in double and rounded to float: what torch's CPU cumsum does, on any device.
-        reached = chance.cumsum(1, dtype=torch.float64).float()
-        tried = torch.searchsorted(reached, draws[:, step].contiguous())
-        stuck = (tried == len(x)) | ~(gap.sum(1, keepdim=True) > 0)
-        tried = torch.where(stuck, last[:, None], tried)
-        gaps = _squared_distances(x, length, tried.flatten()).view(restarts, trials, -1)
-        gaps = torch.minimum(gaps, gap[:, None])
-        best = gaps.sum(2).argmin(1)
-        gap, last = gaps[rows, best], tried[rows, best]
-        picks.append(last)
-    return torch.stack(picks, 1)
+        total = gaps.sum(1, keepdim=True)
+        # Summed in double and rounded to float, as torch does on a CPU, wherever this runs.
+        reached = (gaps / total).cumsum(1, dtype=torch.float64).float()
+        tried = torch.searchsorted(reached, draws[:, step].float())
+        # All rows are centres already, or rounding left the end short: the previous pick again.
+        tried = torch.where((tried < len(x)) & (total > 0), tried, pick[:, None])
+        options = _squared_distances(x, lengths, tried.flatten()).view(restarts, trials, -1)
+        options = torch.minimum(options, gaps[:, None])
+        best = options.sum(2).argmin(1)
+        gaps, pick = options[one, best], tried[one, best]
+        picks.append(pick)
+    return torch.stack(picks, 1) if picks else first.new_empty(restarts, 0)
 
 
-def _squared_distances(x: Tensor, length: Tensor, picks: Tensor) -> Tensor:
-    """Squared distances of the rows at ``picks`` to all rows; small ones without cancellation."""
-    scale = length[picks][:, None] + length
+def _squared_distances(x: Tensor, lengths: Tensor, picks: Tensor) -> Tensor:
+    """Return the squared distances of the picked rows to all; small ones without cancellation."""
+    scale = lengths[picks][:, None] + lengths
     gaps = torch.addmm(scale, x[picks], x.T, alpha=-2)
     near, row = (gaps < 1e-2 * scale).nonzero(as_tuple=True)
-    for block in _blocks(len(near), 4 * x.shape[1], CHUNK_BYTES):
+    for block in _blocks(len(near), x.shape[1]):
         i, j = near[block], row[block]
         gaps[i, j] = (x[picks[i]] - x[j]).square().sum(1)
     return gaps
 
 
-def _add(
-    sums: Tensor, x: Tensor, labels: Tensor, rows: Tensor | None = None, sign: int = 1
-) -> None:
-    """Add rows to the sums of their clusters; blocks sum in float32, their totals in double."""
-    size = len(x) if rows is None else len(rows)
-    for block in _blocks(size, 4 * x.shape[1], CHUNK_BYTES):
-        at = block if rows is None else rows[block]
-        part = torch.zeros_like(sums, dtype=torch.float32).index_add_(0, labels[at], x[at])
-        sums.add_(part, alpha=sign)
+def _neighbourhoods(x: Tensor, picks: Tensor, size: int) -> Tensor:
+    """Return the mean of the ``size`` rows nearest to each picked row."""
+    half = 0.5 * x.square().sum(1)
+    size = min(max(size, 1), len(x))
+    seeds = x[picks]
+    for block in _blocks(len(picks), len(x) + size * x.shape[1]):
+        near = torch.addmm(half, x[picks[block]], x.T, beta=-1).topk(size).indices
+        seeds[block] = x[near].mean(1)
+    return seeds
+
+
+def _gaps(x: Tensor, centers: Tensor) -> Tensor:
+    """Return the squared distance of each row from its nearest centre."""
+    return _squared_gaps(x, centers, _nearest(x, centers, longest=_longest(x)))
 
 
 def _inertia(x: Tensor, centers: Tensor, labels: Tensor) -> float:
-    total = 0.0
-    for block in _blocks(len(x), 4 * x.shape[1], CHUNK_BYTES):
-        total += float((x[block] - centers[labels[block]]).square_().sum(dtype=torch.float64))
-    return total
+    return float(_squared_gaps(x, centers, labels).sum(dtype=torch.float64))
 
 
-def _blocks(size: int, row_bytes: int, budget: int) -> Iterator[slice]:
-    step = max(1, budget // row_bytes)
-    return (slice(at, min(at + step, size)) for at in range(0, size, step))
+def _squared_gaps(x: Tensor, centers: Tensor, labels: Tensor) -> Tensor:
+    gaps = x.new_empty(len(x))
+    for block in _blocks(len(x), x.shape[1]):
+        torch.linalg.vector_norm(x[block] - centers[labels[block]], dim=1, out=gaps[block])
+    return gaps.square_()
+
+
+def _blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Cut rows of float32 into blocks."""
+    step = max(1, BLOCK // (4 * max(columns, 1)))
+    return (slice(at, min(at + step, rows)) for at in range(0, rows, step))
 
 
 def _longest(x: Tensor) -> float:
@@ -287,34 +330,22 @@ def _longest(x: Tensor) -> float:
 
 
 def _unit_roundoff() -> float:
-    """Half the spacing of numbers near one in the products torch is set to compute."""
-    return {"highest": 2.0**-24, "high": 2.0**-11}.get(
-        torch.get_float32_matmul_precision(), 2.0**-8
-    )
+    """Return the rounding error of the products that torch is set to compute."""
+    by_precision = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
+    return by_precision[torch.get_float32_matmul_precision()]
 
 
-def _rows(
-    x: Tensor | np.ndarray,
-    name: str,
-    *,
-    device: torch.device | str | None,
-    normalise: bool,
-    may_be_empty: bool = False,
-) -> Tensor:
+def _rows(x: Table, name: str, *, device: torch.device | str | None, normalise: bool) -> Tensor:
     """Return finite float32 rows on the device, or say what is wrong with them."""
     rows = torch.as_tensor(x, device=device).detach().float()
-    if rows.ndim != 2 or rows.shape[1] == 0:
-        raise ValueError(f"{name} must be a table of rows, not of shape {tuple(rows.shape)}")
-    if not len(rows) and not may_be_empty:
-        raise ValueError(f"{name} is empty; there is nothing to cluster")
+    if rows.ndim != 2 or not rows.numel():
+        raise ValueError(f"{name} needs rows of features, but its shape is {tuple(rows.shape)}")
     if not bool(torch.isfinite(rows.sum())) and not bool(torch.isfinite(rows).all()):
         raise ValueError(f"{name} has NaN or infinite features; look for the row that made them")
     return normalize(rows, dim=1) if normalise else rows
 
 
-def _check(x: Tensor, anchors: _Anchors, *, k: int, n_init: int, max_iter: int, init: str) -> None:
-    if anchors.rows.shape[1] != x.shape[1]:
-        raise ValueError(f"labelled rows have {anchors.rows.shape[1]} features, not {x.shape[1]}")
+def _check(anchors: _Anchors, *, k: int, n_init: int, max_iter: int, init: str) -> None:
     if k < max(len(anchors), 1):
         raise ValueError(f"k is {k}, below the {len(anchors)} labelled classes; raise it")
     if n_init < 1 or max_iter < 1:

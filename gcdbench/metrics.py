@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -40,16 +41,16 @@ class Contingency:
     label: NDArray[np.int64]
     count: NDArray[np.int64]
 
-    @property
+    @cached_property
     def side(self) -> int:
         """Of the square table: unused ids are empty rows or columns."""
         return 1 + int(max(self.cluster.max(), self.label.max())) if len(self.count) else 0
 
-    @property
+    @cached_property
     def class_sizes(self) -> NDArray[np.int64]:
         return _tally(self.label, self.count, self.side)
 
-    @property
+    @cached_property
     def cluster_sizes(self) -> NDArray[np.int64]:
         return _tally(self.cluster, self.count, self.side)
 
@@ -191,7 +192,7 @@ def mean(scores: Iterable[SetScore]) -> dict[str, float]:
 def contingency(preds: torch.Tensor, labels: torch.Tensor) -> Contingency:
     """Count the samples of each (cluster, class) pair, on the device the ids live on."""
     classes = 1 + int(labels.max()) if len(labels) else 1
-    keys = preds * classes + labels
+    keys = torch.add(labels, preds, alpha=classes)
     if len(keys) and int(keys.max()) < DENSE_CELLS:
         counts = torch.bincount(keys)
         cells = counts.nonzero().squeeze(1)
@@ -211,8 +212,9 @@ def match(table: Contingency) -> NDArray[np.int64]:
     side = table.side
     if side**2 > DENSE_CELLS:
         return _sparse_match(table)
-    cost = np.full((side, side), table.count.max(initial=0), dtype=np.float64)
-    cost[table.cluster, table.label] -= table.count
+    most = table.count.max(initial=0)
+    cost = np.full((side, side), most, dtype=np.float64)
+    cost[table.cluster, table.label] = most - table.count
     return linear_sum_assignment(cost)[1]
 
 
@@ -241,11 +243,11 @@ def _accuracies(
     sizes, hits = table.class_sizes, _hits(table, assignment)
     recall = np.divide(hits, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0)
     # Officially a class is counted whole on every side on which it occurs.
-    groups = [np.unique(part.label) for part in (table, *sides)]
+    groups = [np.bincount(part.label, minlength=len(sizes)) > 0 for part in (table, *sides)]
     if protocol == "v2":
         values = [_ratio(hits[group].sum(), sizes[group].sum()) for group in groups]
     elif protocol == "v2b":
-        values = [_ratio(recall[group].sum(), len(group)) for group in groups]
+        values = [_ratio(recall[group].sum(), group.sum()) for group in groups]
     elif protocol == "v1":
         correct = [int(_hits(part, match(part)).sum()) for part in sides]
         total = [int(part.count.sum()) for part in sides]
@@ -293,7 +295,9 @@ def _confusions(table: Contingency, assignment: NDArray[np.int64], num_old: int)
     """
     right = assignment[table.cluster] == table.label
     is_old = table.label < num_old
-    said_old = np.isin(table.cluster, table.cluster[right & is_old])
+    cluster_is_old = np.zeros(table.side, dtype=bool)
+    cluster_is_old[table.cluster[right & is_old]] = True
+    said_old = cluster_is_old[table.cluster]
     kinds = {
         "old_to_new": is_old & ~said_old,
         "new_to_old": ~is_old & said_old,
