@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,10 +24,11 @@ from gcdbench.method import (
     Technique,
     balanced_weights,
 )
-from gcdbench.nn.backbone import Backbone, TokenHook
+from gcdbench.nn.backbone import Backbone, Recording, TokenHook
 from gcdbench.nn.heads import CosineClassifier
 from gcdbench.plan import Spelling
 
+BACKBONE_PROVIDES = frozenset({"tokens", "attention"})  # whatever the method
 AUXILIARY_TEMP = 0.1  # of the classifier that a method without one gets, as in SimGCD
 
 
@@ -67,10 +69,13 @@ class Composed(nn.Module):
         """Run a training step: mix, encode under the hooks, and collect the terms."""
         for layer in self.layers():
             batch = layer.mix(batch, clock)
-        with self.backbone.hooked(
-            self._token_hooks(batch, clock), lambda f: self._features(f, batch, clock)
+        with (
+            self._recording() as recording,
+            self.backbone.hooked(
+                self._token_hooks(batch, clock), lambda f: self._features(f, batch, clock)
+            ),
         ):
-            step = self.method.step(batch, clock)
+            step = replace(self.method.step(batch, clock), recording=recording)
         terms = dict(step.terms)
         if self.auxiliary is not None:
             logits = self.classify(step.features)
@@ -80,6 +85,10 @@ class Composed(nn.Module):
             added = layer.terms(self, batch, step, clock)
             terms |= {f"{name}.{term}": value for term, value in added.items()}
         return replace(step, terms=terms)
+
+    def _recording(self) -> contextlib.AbstractContextManager[Recording | None]:
+        wanted = any("attention" in layer.requires for layer in self.layers())
+        return self.backbone.recording() if wanted else contextlib.nullcontext()
 
     def _token_hooks(self, batch: Batch, clock: Clock) -> list[TokenHook]:
         def hook(layer: Technique) -> TokenHook:
@@ -150,7 +159,7 @@ def compose(
     if "logits" not in model.provides and any("logits" in need for need in needs.values()):
         model.add_auxiliary(task)
     for name, kind in kinds.items():
-        if missing := needs[name] - model.provides - {"tokens"}:
+        if missing := needs[name] - model.provides - BACKBONE_PROVIDES:
             what = " and ".join(sorted(missing))
             raise UserError(f"{name} cannot be laid over {spelling.method}: it needs {what}")
         part_config = build(kind.Config, configs.get(name, {}), name)  # type: ignore[attr-defined]

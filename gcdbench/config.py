@@ -50,9 +50,7 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), [*_first, ""]
     )
-_Loader.add_constructor(
-    "tag:yaml.org,2002:int", lambda loader, node: int(node.value)
-)
+_Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.value))
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -109,11 +107,17 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Make a config dataclass from plain values, checking every key and type."""
-    types_ = typing.get_type_hints(cls, localns=vars(typing))
+    """Make a config dataclass from plain values, checking every key and type.
+
+    A class with a field ``preset`` may name sets of values in ``presets`` (name -> key -> value):
+    those of the chosen preset take the place of the defaults, and what is given goes over both.
+    """
+    hints = typing.get_type_hints(cls, localns=vars(typing))
+    types_ = {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in values:
         if key not in types_:
             raise unknown("key", str(key), types_, where)
+    values = {**_preset(cls, values), **values}
     given = {key: coerce(value, types_[key], f"{where}.{key}") for key, value in values.items()}
     required = [
         f.name
@@ -129,6 +133,12 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
         raise
     except ValueError as error:
         raise UserError(f"{where}: {error}") from error
+
+
+def _preset(cls: type, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the values behind the preset's name; a wrong name is refused by its type, later."""
+    name = values.get("preset", getattr(cls, "preset", None))
+    return getattr(cls, "presets", {}).get(str(name), {})
 
 
 def coerce(value: Any, kind: Any, where: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from gcdbench.nn.backbone import Backbone, Encoded
+from gcdbench.nn.backbone import Backbone, Encoded, Recording
 
 UNLABELLED = -1
 
@@ -96,6 +96,11 @@ class Batch:
         """All views stacked, (V*B, 3, H, W): first all first views, then all second ones."""
         return self.views.flatten(0, 1)
 
+    @property
+    def order(self) -> Tensor:
+        """Rows (B,) by their place in the pool: draws along it ignore the order of the batch."""
+        return self.index.argsort(stable=True)
+
     def per_view(self, rows: Tensor) -> Tensor:
         """Repeat a per-image tensor (B, ...) for every view: (V*B, ...)."""
         return rows.repeat(len(self.views), *[1] * (rows.ndim - 1))
@@ -121,6 +126,7 @@ class Step:
     features: Tensor  # (V*B, d)
     logits: Tensor | None = None  # (V*B, K), scaled so that softmax is the posterior
     per_sample: Tensor | None = None  # (B,) loss of each image where the method can tell
+    recording: Recording | None = None  # of the backbone, if a technique requires attention
 
     @property
     def loss(self) -> Tensor:
@@ -237,7 +243,8 @@ class Technique(nn.Module):
     """Base class of what can be laid over any method; it acts in training only."""
 
     paper: ClassVar[str] = ""
-    requires: ClassVar[frozenset[str]] = frozenset()  # of: logits, projection, tokens
+    # of: logits, projection, tokens, attention (patch embedding and attention in Step.recording)
+    requires: ClassVar[frozenset[str]] = frozenset()
 
     @dataclass(frozen=True)
     class Config:

@@ -211,7 +211,7 @@ def _read_config(node: ast.ClassDef, path: Path) -> tuple[type, dict[str, str]]:
     names: dict[str, Any] = {"dataclass": dataclass, "field": dataclasses.field, **vars(typing)}
     flags = __import__("__future__").annotations.compiler_flag
     tree = ast.Module(body=[item], type_ignores=[])
-    names["__name__"] = __name__
+    names["__name__"] = "typing"  # the module in which dataclass looks for ClassVar
     try:
         exec(compile(tree, str(path), "exec", flags=flags, dont_inherit=True), names)
     except Exception as error:

@@ -36,6 +36,19 @@ class Encoded:
     taps: dict[int, Tensor] = field(default_factory=dict)  # block -> CLS (n, d), same norm
 
 
+@dataclass
+class Recording:
+    """What the latest images left inside the backbone."""
+
+    patches: Tensor = field(default_factory=lambda: torch.empty(0))  # (n, p, d), before the hooks
+    maps: list[Tensor] = field(default_factory=list)  # of each block
+
+    @property
+    def attention(self) -> Tensor:
+        """CLS-to-patch attention (blocks, n, heads, p)."""
+        return torch.stack(self.maps)
+
+
 class Backbone(nn.Module):
     """Vision transformer with CLS token, frozen but for its last ``train_blocks`` blocks."""
 
@@ -61,9 +74,11 @@ class Backbone(nn.Module):
         self.dim: int = vit.embed_dim
         self.num_blocks = len(vit.blocks)
         self.num_frozen = self.num_blocks - train_blocks
+        self.output_block = self.num_blocks
         self.tapped: set[int] = set()
         self._hooks: Sequence[TokenHook] = ()
         self._cls_hook: Callable[[Tensor], Tensor] | None = None
+        self._recording: Recording | None = None
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
         vit.requires_grad_(False)
@@ -75,6 +90,20 @@ class Backbone(nn.Module):
         if not 1 <= block <= self.num_blocks:
             raise ValueError(f"block {block} cannot be tapped: the blocks are 1..{self.num_blocks}")
         self.tapped.add(block)
+
+    def read_from(self, block: int) -> None:
+        """Let the CLS token behind an earlier block be the output, in place of the last one's."""
+        self.tap(block)
+        self.output_block = block
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[Recording]:
+        """Keep the patch embedding and the CLS attention of what is encoded in the context."""
+        self._recording = Recording()
+        try:
+            yield self._recording
+        finally:
+            self._recording = None
 
     @contextlib.contextmanager
     def hooked(
@@ -98,10 +127,13 @@ class Backbone(nn.Module):
 
     def trunk(self, patches: Tensor) -> Tokens:
         """Run the frozen blocks on a patch embedding; only mixed patches may need gradients."""
+        if self._recording is not None:
+            self._recording.patches, self._recording.maps = patches, []
         with torch.set_grad_enabled(patches.requires_grad and torch.is_grad_enabled()):
             x = self.vit.norm_pre(self.vit._pos_embed(self._apply_hooks(patches, 0)))
             taps: dict[int, Tensor] = {}
             for number, block in enumerate(self.vit.blocks[: self.num_frozen], start=1):
+                self._record(block, x)
                 x = self._apply_hooks(block(x), number)
                 self._tap(taps, number, x)
         return Tokens(x, taps)
@@ -111,10 +143,12 @@ class Backbone(nn.Module):
         x, taps = tokens.x, dict(tokens.taps)
         for number in range(self.num_frozen + 1, self.num_blocks + 1):
             block = self.vit.blocks[number - 1]
+            self._record(block, x)
             last = number == self.num_blocks and not self._hooks
             x = cls_only(block, x) if last else self._apply_hooks(block(x), number)
             self._tap(taps, number, x)
-        cls = self.vit.norm(x[:, 0])
+        last = self.output_block == self.num_blocks
+        cls = self.vit.norm(x[:, 0]) if last else taps[self.output_block]
         return Encoded(cls if self._cls_hook is None else self._cls_hook(cls), taps)
 
     def forward(self, images: Tensor) -> Encoded:
@@ -128,16 +162,19 @@ class Backbone(nn.Module):
     @torch.no_grad()
     def attend(self, patches: Tensor) -> Tensor:
         """Return the CLS-to-patch attention (blocks, n, heads, p) for a patch embedding."""
-        x = self.vit.norm_pre(self.vit._pos_embed(patches))
-        prefix = x.shape[1] - patches.shape[1]
-        maps = []
-        block: Any
-        for block in self.vit.blocks:
-            q, k, _ = _query_key_value(block.attn, block.norm1(x))
-            weights = (q[:, :, :1] * block.attn.scale) @ k.transpose(-2, -1)
-            maps.append(weights.softmax(-1)[:, :, 0, prefix:])
-            x = block(x)
-        return torch.stack(maps)
+        with self.recording() as recording:
+            self.tail(self.trunk(patches))
+        return recording.attention
+
+    @torch.no_grad()
+    def _record(self, block: Any, x: Tensor) -> None:
+        """Note the CLS attention of the block that tokens x are about to enter."""
+        if self._recording is not None:
+            x = block.norm1(x)
+            (q,) = _projections(block.attn, x[:, :1], "q")
+            (k,) = _projections(block.attn, x, "k")
+            maps = (q * block.attn.scale @ k.transpose(-2, -1)).softmax(-1)[:, :, 0]
+            self._recording.maps.append(maps[..., -self._recording.patches.shape[1] :])
 
     def _apply_hooks(self, x: Tensor, number: int) -> Tensor:
         for hook in self._hooks:
@@ -154,7 +191,9 @@ def cls_only(block: Any, x: Tensor) -> Tensor:
     attn: Any = block.attn
     if type(block) is not Block or type(attn) is not Attention:
         return block(x)[:, :1]
-    q, k, v = _query_key_value(attn, block.norm1(x), queries=1)
+    normed = block.norm1(x)
+    (q,) = _projections(attn, normed[:, :1], "q")
+    k, v = _projections(attn, normed, "kv")
     mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
     mixed = mixed.transpose(1, 2).flatten(2)
     if getattr(attn, "norm", None) is not None:
@@ -163,13 +202,12 @@ def cls_only(block: Any, x: Tensor) -> Tensor:
     return y + block.drop_path2(block.ls2(block.mlp(block.norm2(y))))
 
 
-def _query_key_value(
-    attn: Any, x: Tensor, queries: int | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return q, k, v, each (n, heads, tokens, d/heads); q for the first ``queries`` tokens only."""
-    weight, bias = attn.qkv.weight, attn.qkv.bias
-    width = weight.shape[0] // 3
-    q = F.linear(x[:, :queries], weight[:width], None if bias is None else bias[:width])
-    k, v = F.linear(x, weight[width:], None if bias is None else bias[width:]).chunk(2, -1)
-    q, k, v = (t.unflatten(-1, (attn.num_heads, -1)).transpose(1, 2) for t in (q, k, v))
-    return attn.q_norm(q), attn.k_norm(k), v
+def _projections(attn: Any, x: Tensor, names: str) -> list[Tensor]:
+    """Return what ``names``, a part of "qkv", asks for, each (n, heads, tokens, d/heads)."""
+    width, first = attn.qkv.weight.shape[0] // 3, "qkv".index(names)
+    rows = slice(first * width, (first + len(names)) * width)
+    bias = attn.qkv.bias
+    joint = F.linear(x, attn.qkv.weight[rows], None if bias is None else bias[rows])
+    heads = joint.unflatten(-1, (len(names), attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    norms = {"q": attn.q_norm, "k": attn.k_norm}
+    return [norms[name](t) if name in norms else t for name, t in zip(names, heads, strict=True)]
