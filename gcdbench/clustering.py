@@ -56,6 +56,7 @@ def semi_supervised_kmeans(
     init: Init = "k-means++",
     device: torch.device | str | None = None,
     normalise: bool = False,
+    spherical: bool = False,
     memory: int = MEMORY,
 ) -> KMeansResult:
     """Cluster the unlabelled rows into ``k`` clusters, one of them around each labelled class.
@@ -74,13 +75,14 @@ def semi_supervised_kmeans(
             means of the neighbourhoods of such points, as a labelled class starts from a mean.
         device: where to compute; the device of ``unlabelled`` if None.
         normalise: scale every row to unit length first, as GCD does with its features.
+        spherical: scale every centre to unit length, too: rows go to the centre of highest cosine.
         memory: bound in bytes on the scores kept between steps; it changes speed, not results.
     """
     x = _rows(unlabelled, "unlabelled", device=device, normalise=normalise)
     anchors = _anchors(labelled, targets, like=x, normalise=normalise)
     _check(anchors, k=k, n_init=n_init, max_iter=max_iter, init=init)
     runs = (
-        _lloyd(x, anchors, start, max_iter=max_iter, tol=tol, memory=memory)
+        _lloyd(x, anchors, start, max_iter=max_iter, tol=tol, spherical=spherical, memory=memory)
         for start in _starts(x, anchors, k, init=init, n_init=n_init, seed=seed)
     )
     best = next(runs)
@@ -136,9 +138,17 @@ def _anchors(
 
 
 def _lloyd(
-    x: Tensor, anchors: _Anchors, centers: Tensor, *, max_iter: int, tol: float, memory: int
+    x: Tensor,
+    anchors: _Anchors,
+    centers: Tensor,
+    *,
+    max_iter: int,
+    tol: float,
+    spherical: bool,
+    memory: int,
 ) -> KMeansResult:
     """Alternate assignment and means until the centres rest."""
+    centers = normalize(centers, dim=1) if spherical else centers
     k, longest = len(centers), _longest(x)
     sums = torch.zeros_like(centers, dtype=torch.float64)
     sums[: len(anchors)] = anchors.sums
@@ -156,6 +166,7 @@ def _lloyd(
         if step > 1:
             _add(sums, sizes, x, changed, before, sign=-1)
         means = torch.where(sizes[:, None] > 0, sums / sizes[:, None], centers).float()
+        means = normalize(means, dim=1) if spherical else means
         if float(torch.linalg.vector_norm(means - centers, dim=1).sum()) ** 2 < tol:
             break
         moved = (means != centers).any(1).nonzero().squeeze(1)

@@ -144,10 +144,19 @@ class MultiHeadPrototypes(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return (heads, n, K) cosines; call once per view, because of the batch norm."""
-        hidden = F.relu(self.norm(self.hidden(features)))
+        hidden = F.relu(self._normalised(self.hidden(features)))
         per_head = hidden.unflatten(1, (self.heads, -1)).transpose(0, 1)
         z = per_head @ self.weight.mT + self.bias.view(self.heads, 1, -1)
         return _cosines(z, self.prototypes)
+
+    def _normalised(self, hidden: Tensor) -> Tensor:
+        """Normalise by batch; a single row has no deviation and takes the running statistics."""
+        if len(hidden) > 1:
+            return self.norm(hidden)
+        norm = self.norm
+        return F.batch_norm(
+            hidden, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+        )
 
 
 class GCDHead(nn.Module):

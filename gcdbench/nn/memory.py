@@ -1,0 +1,42 @@
+"""Memories of features: what a method has seen in earlier batches."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Ring(nn.Module):
+    """Remembers the last rows that it was given, each with the image it shows.
+
+    Both are buffers, so that a resumed run remembers them. A new ring holds zeros that show no
+    image (-1): fill it before it is read.
+
+    Args:
+        size: number of rows that it holds, at least 1.
+        dim: width of a row.
+    """
+
+    rows: Tensor
+    ids: Tensor
+    cursor: Tensor
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        if size < 1:
+            raise ValueError(f"a ring holds at least one row, got size {size}")
+        self.register_buffer("rows", torch.zeros(size, dim))
+        self.register_buffer("ids", torch.full((size,), -1))
+        self.register_buffer("cursor", torch.zeros((), dtype=torch.long))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @torch.no_grad()
+    def push(self, rows: Tensor, ids: Tensor) -> None:
+        """Replace the oldest rows; of more than it holds, the last ones stay."""
+        rows, ids = rows[-len(self) :], ids[-len(self) :]
+        at = (self.cursor + torch.arange(len(ids), device=ids.device)) % len(self)
+        self.rows[at] = rows.to(self.rows.dtype)
+        self.ids[at] = ids
+        self.cursor.copy_((self.cursor + len(ids)) % len(self))

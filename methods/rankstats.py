@@ -1,0 +1,74 @@
+"""RankStats+: pairs by rank statistics (Han et al., ICLR 2020; for GCD by Vaze et al., CVPR 2022).
+
+Two images belong together if the strongest dimensions of their features are the same. These pairs
+train a linear classifier over old and new classes by a pairwise cross-entropy, labelled images by
+an ordinary one, and a consistency term that grows with time ties the two views. "Released" below is
+AutoNovel's code; the form for GCD, with one head for all classes and pairs over all images, was
+never released. Decided here: the labels settle the pairs of two labelled images, and the
+cross-entropy sees the outputs of all classes, so that labelled images keep off the new ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from gcdbench.losses import cross_entropy_on, ramp_up
+from gcdbench.method import Batch, Clock, Method, Step, Task
+from gcdbench.nn.backbone import Backbone
+from gcdbench.nn.heads import ProjectionHead
+from gcdbench.pairs import pairwise_cross_entropy, same_top_dimensions, with_label_pairs
+
+
+class RankStats(Method):
+    paper: ClassVar[str] = "https://arxiv.org/abs/2002.05714"
+    train_defaults: ClassVar[dict[str, Any]] = {
+        "lr": 0.1,  # HiLo paper and released
+        "weight_decay": 1e-4,  # released
+        "decay": "all",  # released: biases decay, too
+    }
+    provides: ClassVar[frozenset[str]] = frozenset({"logits"})
+
+    @dataclass(frozen=True)
+    class Config:
+        top_k: int = 5  # dimensions that are compared, paper and released
+        label_pairs: Literal["labels", "rank"] = "labels"  # of two labelled images; our decision
+        ce_scope: Literal["all", "known"] = "all"  # outputs in the cross-entropy; our decision
+        consistency_weight: float = 50.0  # after the ramp, released for CIFAR-100 and SVHN
+        ramp_share: float = 0.75  # of the epochs, released: 150 of 200
+
+    def __init__(self, config: Any, task: Task, backbone: Backbone) -> None:
+        super().__init__(config, task, backbone)
+        self.classifier = ProjectionHead(
+            backbone.dim,
+            out_dim=task.num_classes,
+            layers=1,
+            init_std=None,
+            generator=task.generator("heads"),
+        )
+
+    def step(self, batch: Batch, clock: Clock) -> Step:
+        c = self.config
+        features = self.encode(batch).cls
+        logits = self.classify(features)
+        first = logits[: len(batch)]
+        p, q = logits.softmax(1).chunk(2)
+
+        same = same_top_dimensions(features[: len(batch)].detach(), c.top_k)
+        if c.label_pairs == "labels":
+            same = with_label_pairs(same, batch.labels)
+        scope = first if c.ce_scope == "all" else first[:, : self.task.num_old]
+        ramp = ramp_up(clock.epoch, round(c.ramp_share * clock.epochs), c.consistency_weight)
+
+        terms = {
+            "classify": cross_entropy_on(scope, batch.labels),
+            "pairs": pairwise_cross_entropy(q, p, same),
+            "consistency": ramp * F.mse_loss(p, q),
+        }
+        return Step(terms, features, logits)
+
+    def classify(self, features: Tensor) -> Tensor:
+        return self.classifier(features).float()

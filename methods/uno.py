@@ -1,0 +1,140 @@
+"""UNO+: one cross-entropy for labels and balanced pseudo-labels (Fini et al., ICCV 2021).
+
+The targets of labelled images are their labels, those of unlabelled ones an assignment that uses
+all classes about equally (Sinkhorn), computed from one view and taught to the other. Several heads
+for the new classes, and as many with more clusters than classes, learn side by side; the head with
+the smallest loss in the last epoch predicts. "Released" below is UNO's code; UNO+, in which
+unlabelled images may also be assigned to old classes, was never released. Decided here: no
+supervised stage before, as for all methods; prototypes are brought to length one after each step,
+not before the next, so that predictions see them so, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gcdbench.draws import permutation
+from gcdbench.losses import soft_cross_entropy
+from gcdbench.method import UNLABELLED, Batch, Clock, Method, Services, Step, Task
+from gcdbench.nn.backbone import Backbone
+from gcdbench.nn.heads import MultiHeadPrototypes, Prototypes
+from gcdbench.nn.memory import Ring
+from gcdbench.transport import balanced_targets
+
+
+class UNO(Method):
+    paper: ClassVar[str] = "https://arxiv.org/abs/2108.08536"
+    train_defaults: ClassVar[dict[str, Any]] = {
+        "lr": 0.1,  # HiLo paper; 0.4 in the released code
+        "weight_decay": 1.5e-4,  # released
+        "decay": "all",  # released: biases decay, too
+        "warmup_epochs": 10,  # released
+        "min_lr_share": 0.01,  # released: the cosine ends at 0.001
+    }
+    provides: ClassVar[frozenset[str]] = frozenset({"logits"})
+
+    head_losses: Tensor
+    best_head: Tensor
+
+    @dataclass(frozen=True)
+    class Config:
+        heads: int = 4  # of each kind, released scripts; the default there is 5
+        over_factor: int = 3  # clusters per new class in the over-clustering heads, released
+        assign_to: Literal["all", "new"] = "all"  # UNO+; "new" is UNO, for images of new classes
+        temperature: float = 0.1  # paper and released
+        epsilon: float = 0.05  # of the assignment, paper and released
+        iterations: int = 3  # of the assignment, paper and released
+        queue: int = 0  # features of past batches that join the assignment; none in the paper
+        hidden_dim: int = 2048  # of the heads, released
+        projection_dim: int = 256  # of the heads, released
+
+    def __init__(self, config: Any, task: Task, backbone: Backbone) -> None:
+        super().__init__(config, task, backbone)
+        generator = task.generator("heads")
+        self.known = Prototypes(backbone.dim, task.num_old, generator=generator)
+        self.cluster, self.over = (
+            MultiHeadPrototypes(
+                backbone.dim,
+                clusters,
+                heads=config.heads,
+                hidden_dim=config.hidden_dim,
+                out_dim=config.projection_dim,
+                generator=generator,
+            )
+            for clusters in (task.num_new, task.num_new * config.over_factor)
+        )
+        size = min(config.queue, task.num_unlabelled)
+        self.queue = Ring(size, backbone.dim) if size else None
+        self.register_buffer("head_losses", torch.zeros(config.heads))  # sums over this epoch
+        self.register_buffer("best_head", torch.zeros(1, dtype=torch.long))
+
+    def begin_fit(self, services: Services) -> None:
+        if self.queue is not None:
+            store = services.sweep()
+            ids = (self.task.labels == UNLABELLED).nonzero().squeeze(1)
+            drawn = permutation(len(ids), generator=services.generator("uno queue"))
+            drawn = drawn[: len(self.queue)]
+            self.queue.push(store.features[store.unlabelled][drawn], ids[drawn])
+
+    def step(self, batch: Batch, clock: Clock) -> Step:
+        features = self.encode(batch).cls
+        views = features.unflatten(0, (len(batch.views), -1))
+
+        logits, cluster = self._swapped(self.cluster, views, batch.labels)
+        _, over = self._swapped(self.over, views, batch.labels)
+        self.head_losses += cluster.detach()
+
+        best = logits.index_select(1, self.best_head).flatten(0, 2)
+        terms = {"cluster": cluster.mean() / 2, "over": over.mean() / 2}
+        return Step(terms, features, best / self.config.temperature)
+
+    def _swapped(
+        self, head: MultiHeadPrototypes, views: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Let the targets of one view teach the other: logits (V, H, B, K), losses (H,)."""
+        c = self.config
+        logits = torch.stack([self._score(head, view) for view in views])
+        past = self._score_past(head).expand(len(views), -1, -1, -1)
+        targets = balanced_targets(
+            torch.cat([past, logits.detach()], dim=2),
+            torch.cat([labels.new_full(past.shape[2:3], UNLABELLED), labels]),
+            first_class=0 if c.assign_to == "all" else self.task.num_old,
+            epsilon=c.epsilon,
+            iterations=c.iterations,
+        )[:, :, past.shape[2] :]
+        losses = soft_cross_entropy(logits, targets.flip(0), temperature=c.temperature)
+        return logits, losses.mean((0, 2))
+
+    def _score(self, head: MultiHeadPrototypes, features: Tensor) -> Tensor:
+        """Return the cosines (H, n, old + new) of the features of one view, for every head."""
+        known = self.known(features).expand(head.heads, -1, -1)
+        return torch.cat([known, head(features)], dim=2)
+
+    @torch.no_grad()
+    def _score_past(self, head: MultiHeadPrototypes) -> Tensor:
+        """Score the remembered features by the current prototypes and running batch statistics."""
+        if self.queue is None:
+            columns = self.task.num_old + head.prototypes.shape[1]
+            return head.prototypes.new_empty(head.heads, 0, columns)
+        training = head.training
+        scores = self._score(head.eval(), self.queue.rows)
+        head.train(training)
+        return scores
+
+    def after_step(self, batch: Batch, step: Step, clock: Clock) -> None:
+        for head in (self.known, self.cluster, self.over):
+            head.normalise_()
+        if self.queue is not None:
+            hidden = ~batch.labelled
+            self.queue.push(step.features[: len(batch)][hidden], batch.index[hidden])
+        if (clock.step + 1) % clock.steps_per_epoch == 0:
+            self.best_head.copy_(self.head_losses.argmin(0, keepdim=True))
+            self.head_losses.zero_()
+
+    def classify(self, features: Tensor) -> Tensor:
+        logits = self._score(self.cluster, features).index_select(0, self.best_head)
+        return logits.squeeze(0) / self.config.temperature
