@@ -154,6 +154,51 @@ def smoothed_cross_entropy(
     return mean_or_zero(-(alpha * hard + (1 - alpha) * log_p.mean(1)))
 
 
+def parametric_terms(
+    z: Tensor,
+    cosines: Tensor,
+    labels: Tensor,
+    *,
+    targets: Tensor | None = None,
+    sup_weight: float = 0.35,
+    entropy_weight: float = 2.0,
+    student_temp: float = 0.1,
+    contrast_temp: float = 1.0,
+    sup_contrast_temp: float = 0.07,
+) -> dict[str, Tensor]:
+    """Return the weighted terms that train a projector and a cosine classifier side by side.
+
+    It is SimGCD's sum without the term in which the classifier teaches itself, whose weight is
+    1 - sup_weight too.
+
+    Args:
+        z: (2B, e) projections, view-major.
+        cosines: (2B, K) of the classifier.
+        labels: (2B,), -1 where hidden.
+        targets: (2B, K) distributions to learn in place of the labels, on labelled rows.
+        sup_weight: of the terms that need labels; the others have the rest.
+        entropy_weight: of the mean-entropy term, within its share.
+        student_temp: of the posterior.
+        contrast_temp: of InfoNCE.
+        sup_contrast_temp: of SupCon.
+    """
+    labelled = labels != HIDDEN
+    if targets is None:
+        classify = cross_entropy_on(cosines, labels, temperature=student_temp)
+    else:
+        rows = soft_cross_entropy(cosines[labelled], targets[labelled], temperature=student_temp)
+        classify = mean_or_zero(rows)
+    spread = mean_entropy_deficit(cosines, temperature=student_temp)
+    contrast = info_nce(z, temperature=contrast_temp)
+    sup_contrast = sup_con(z[labelled], labels[labelled], temperature=sup_contrast_temp)
+    return {
+        "entropy": (1 - sup_weight) * entropy_weight * spread,
+        "classify": sup_weight * classify,
+        "contrast": (1 - sup_weight) * contrast,
+        "sup_contrast": sup_weight * sup_contrast,
+    }
+
+
 def ramp_up(epoch: int, length: int, scale: float = 1.0) -> float:
     """Return the weight of a term that grows as exp(-5 (1 - t/T)^2) to `scale` in T epochs.
 
@@ -162,6 +207,15 @@ def ramp_up(epoch: int, length: int, scale: float = 1.0) -> float:
     """
     missing = 1.0 - min(epoch, length) / length if length else 0.0
     return scale * math.exp(-5.0 * missing**2)
+
+
+def inverse_decay(progress: float, *, gamma: float = 10.0, power: float = 0.75) -> float:
+    """Return the factor of the learning rate after a share of the run, (1 + gamma t)^-power.
+
+    >>> inverse_decay(0.0), round(inverse_decay(1.0), 3)
+    (1.0, 0.166)
+    """
+    return (1 + gamma * min(progress, 1.0)) ** -power
 
 
 def _check_two_views(rows: Tensor) -> None:

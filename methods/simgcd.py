@@ -14,14 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from gcdbench.losses import (
-    cross_entropy_on,
-    info_nce,
-    mean_entropy_deficit,
-    self_distillation,
-    sup_con,
-    teacher_temperature,
-)
+from gcdbench.losses import parametric_terms, self_distillation, teacher_temperature
 from gcdbench.method import Batch, Clock, Method, Step, Task
 from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.heads import CosineClassifier, ProjectionHead
@@ -56,10 +49,9 @@ class SimGCD(Method):
         self.classifier = CosineClassifier(backbone.dim, task.num_classes, generator=generator)
 
     def step(self, batch: Batch, clock: Clock) -> Step:
-        c, labels = self.config, batch.per_view(batch.labels)
+        c = self.config
         features = self.encode(batch).cls
         z, cosines = self.project(features), self.classifier(features)
-        labelled = labels >= 0
         teacher_temp = teacher_temperature(
             clock.epoch,
             clock.epochs,
@@ -67,21 +59,19 @@ class SimGCD(Method):
             end=c.teacher_end,
             warmup=c.teacher_warmup,
         )
-
         distil = self_distillation(cosines, student_temp=c.student_temp, teacher_temp=teacher_temp)
-        spread = mean_entropy_deficit(cosines, temperature=c.student_temp)
-        classify = cross_entropy_on(cosines, labels, temperature=c.student_temp)
-        contrast = info_nce(z, temperature=c.contrast_temp)
-        sup_contrast = sup_con(z[labelled], labels[labelled], temperature=c.sup_contrast_temp)
-
-        w = c.sup_weight
-        terms = {
-            "distil": (1 - w) * distil,
-            "entropy": (1 - w) * c.entropy_weight * spread,
-            "classify": w * classify,
-            "contrast": (1 - w) * contrast,
-            "sup_contrast": w * sup_contrast,
-        }
+        others = parametric_terms(
+            z,
+            cosines,
+            batch.per_view(batch.labels),
+            targets=None if batch.targets is None else batch.per_view(batch.targets),
+            sup_weight=c.sup_weight,
+            entropy_weight=c.entropy_weight,
+            student_temp=c.student_temp,
+            contrast_temp=c.contrast_temp,
+            sup_contrast_temp=c.sup_contrast_temp,
+        )
+        terms = {"distil": (1 - c.sup_weight) * distil, **others}
         return Step(terms, features, cosines / c.student_temp)
 
     def classify(self, features: Tensor) -> Tensor:
