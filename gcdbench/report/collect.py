@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from gcdbench import records
@@ -14,6 +17,48 @@ from gcdbench.errors import UserError
 from gcdbench.plan import Cell, Request, Spelling, Suite, make_cells
 
 COLUMNS = ["dataset", "method", "seed", "set", "role", "split", "accuracy"]
+SPLITS = ("All", "Old", "New")
+# what a report reads from a record, and the type it must have
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    **{"key": str, "dataset": str, "method": str, "seed": int},
+    **{"settings": dict, "fingerprints": dict, "problem": dict, "sets": dict, "summary": dict},
+    **{"curve": list, "provenance": dict, "timing": dict},
+}
+
+
+class Place(NamedTuple):
+    """Which cell: a method on a dataset with a seed."""
+
+    dataset: str
+    method: str
+    seed: int
+
+    @property
+    def label(self) -> str:
+        """How messages name the cell."""
+        return f"{self.method} on {self.dataset}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A record that is not counted, and why."""
+
+    path: str  # below the results folder
+    kind: Literal["damaged", "stale", "foreign"]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.reason}"
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The labels of a dataset's evaluation sets, to tell which predictions are right."""
+
+    classes: tuple[str, ...]  # old ones first
+    num_old: int
+    labels: Mapping[str, np.ndarray]  # by evaluation set
+    ids: Mapping[str, Sequence[str]]  # names of the images, in the same order
 
 
 @dataclass
@@ -22,76 +67,52 @@ class Collection:
 
     table: pd.DataFrame  # one row per record, evaluation set and split; accuracies in percent
     records: list[dict[str, Any]] = field(default_factory=list)
-    missing: list[Cell] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)  # sentences: damaged, stale
+    planned: list[Place] = field(default_factory=list)  # in the order of the plan
+    missing: list[Place] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    folders: dict[str, Path] = field(default_factory=dict)  # key -> where the record lies
+    truths: dict[str, Truth] = field(default_factory=dict)  # by dataset
+    description: str = ""  # of the suite
+
+    @property
+    def datasets(self) -> list[str]:
+        """Datasets in the order of the plan."""
+        return list(dict.fromkeys(place.dataset for place in self.planned))
 
 
 def collect(request: Request, results: Path) -> Collection:
     """Read the records of exactly the requested cells; all recorded methods if none is named."""
-    found = list(records.read_all(results))
-    sound = [r for _, r in found if not isinstance(r, records.Damaged)]
-    left_out = [f"{r.path} {r.reason}" for _, r in found if isinstance(r, records.Damaged)]
+    suite = Suite.load(request.suite)
+    sound, left_out = _read(results)
     if not request.methods:
-        request = _with_recorded_methods(request, sound)
+        left_out += _of_unknown_methods(sound, suite, results)
+        request = _with_recorded_methods(request, sound.values(), suite)
     cells = {cell.key: cell for cell in make_cells(request)}
-    by_key = {record["key"]: record for record in sound}
-    chosen = [by_key[key] for key in cells if key in by_key]
-    wanted = {(c.dataset, c.spelling.text, c.seed): c for c in cells.values()}
-    for path, record in found:
-        if isinstance(record, records.Damaged) or record["key"] in cells:
+    chosen: dict[str, tuple[Path, dict[str, Any]]] = {}
+    wanted = {_place(cell): cell for cell in cells.values()}
+    for path, record in sound.items():
+        cell = wanted.get(Place(record["dataset"], record["method"], record["seed"]))
+        if cell is None:
             continue
-        if cell := wanted.get((record["dataset"], record["method"], record["seed"])):
-            left_out.append(f"{path} is of another version ({differences(record, cell)})")
+        if record["key"] == cell.key and _same(record, cell):
+            chosen[cell.key] = path, record
+        else:
+            reason = f"is of another version ({differences(record, cell) or 'its key differs'})"
+            left_out.append(LeftOut(_below(path, results), "stale", reason))
     return Collection(
-        table=_tidy(chosen),
-        records=chosen,
-        missing=[cell for key, cell in cells.items() if key not in by_key],
-        left_out=left_out,
+        table=tidy([chosen[key][1] for key in cells if key in chosen]),
+        records=[chosen[key][1] for key in cells if key in chosen],
+        planned=list(wanted),
+        missing=[_place(cell) for key, cell in cells.items() if key not in chosen],
+        left_out=sorted(left_out, key=lambda one: one.path),
+        folders={key: path.parent for key, (path, _) in chosen.items()},
+        truths=_truths(cells.values()),
+        description=suite.description,
     )
 
 
-def differences(record: dict[str, Any], cell: Cell) -> str:
-    """Say what distinguishes a record from the cell of the same name."""
-    reasons = [
-        f"{name} changed"
-        for name, value in cell.fingerprints().items()
-        if record["fingerprints"].get(name) != value
-    ]
-    old, new = _flat(record["settings"]), _flat(cell.settings())
-    for name in sorted(old.keys() | new.keys()):
-        if old.get(name) != new.get(name):
-            reasons.append(f"{name} {old.get(name)} instead of {new.get(name)}")
-    return ", ".join(reasons)
-
-
-def _flat(settings: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(settings, dict):
-        return {prefix: settings}
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
-    return flat
-
-
-def _with_recorded_methods(request: Request, sound: Sequence[dict[str, Any]]) -> Request:
-    datasets = Suite.load(request.suite).datasets
-    spellings = sorted({r["method"] for r in sound if r["dataset"] in datasets})
-    known = []
-    for text in spellings:
-        try:
-            known.append(Spelling.parse(text).text)
-        except UserError:  # a plug-in that is not here now
-            continue
-    if not known:
-        raise UserError(
-            f"no records of suite {request.suite} were found; "
-            f"make some with: gcdbench run --suite {request.suite}"
-        )
-    fields = {**request.__dict__, "methods": tuple(known)}
-    return Request(**fields)
-
-
-def _tidy(chosen: Sequence[dict[str, Any]]) -> pd.DataFrame:
+def tidy(chosen: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Return one row per record, evaluation set and split."""
     rows = [
         {
             "dataset": record["dataset"],
@@ -99,20 +120,135 @@ def _tidy(chosen: Sequence[dict[str, Any]]) -> pd.DataFrame:
             "seed": record["seed"],
             "set": name,
             "role": scores["role"],
-            "split": split.capitalize(),
-            "accuracy": float("nan") if scores[split] is None else 100 * scores[split],
+            "split": split,
+            "accuracy": percent(scores[split.lower()]),
         }
         for record in chosen
-        for name, scores in _reported(record).items()
-        for split in ("all", "old", "new")
+        for name, scores in reported_sets(record).items()
+        for split in SPLITS
     ]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _reported(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def percent(share: float | None) -> float:
+    """Turn a recorded fraction into percent; what JSON calls null is NaN."""
+    return float("nan") if share is None else 100 * share
+
+
+def reported_sets(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the sets of a leaderboard: source, shifted domains, and the means of the others."""
     sets = {n: s for n, s in record["sets"].items() if s["role"] != "unseen" and "/" not in n}
     for name, role in (("corrupted", "shifted"), ("others", "unseen")):
         if name in record["summary"]:
             sets[name] = {"role": role, **record["summary"][name]}
     return sets
+
+
+def differences(record: Mapping[str, Any], cell: Cell) -> str:
+    """Say what distinguishes a record from the cell of the same name."""
+    reasons = [
+        f"{name} changed"
+        for name, value in cell.fingerprints().items()
+        if record["fingerprints"].get(name) != value
+    ]
+    old, new = flat(record["settings"]), flat(cell.settings())
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            reasons.append(f"{name} {old.get(name)} instead of {new.get(name)}")
+    return ", ".join(reasons)
+
+
+def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """Name nested settings by their path: ``{"train": {"lr": 1}}`` is ``{"train.lr": 1}``."""
+    if not isinstance(settings, dict):
+        return {prefix: settings}
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return found
+
+
+def _read(results: Path) -> tuple[dict[Path, dict[str, Any]], list[LeftOut]]:
+    """Read all records below a folder and part those that can be used from those that cannot."""
+    sound: dict[Path, dict[str, Any]] = {}
+    left_out = []
+    for path, record in records.read_all(results):
+        if isinstance(record, records.Damaged):
+            left_out.append(LeftOut(_below(path, results), "damaged", record.reason))
+        elif reason := _foreign(path, record):
+            left_out.append(LeftOut(_below(path, results), "foreign", reason))
+        else:
+            sound[path] = record
+    return sound, left_out
+
+
+def _foreign(path: Path, record: Mapping[str, Any]) -> str:
+    """Say why a record with a right checksum is none that belongs where it lies."""
+    for name, kind in _FIELDS.items():
+        if not isinstance(record.get(name), kind):
+            return f"is not a record of gcdbench ({name} is missing or of a wrong type)"
+    folder = f"seed{record['seed']}-{record['key']}"
+    place = (record["dataset"], record["method"], folder)
+    if path.parts[-4:-1] != place:
+        return f"does not belong there but into {'/'.join(place)}"
+    return ""
+
+
+def _of_unknown_methods(
+    sound: Mapping[Path, dict[str, Any]], suite: Suite, results: Path
+) -> list[LeftOut]:
+    return [
+        LeftOut(_below(path, results), "foreign", f"is of {record['method']}, which is not here")
+        for path, record in sound.items()
+        if record["dataset"] in suite.datasets and not _known(record["method"])
+    ]
+
+
+def _known(spelling: str) -> bool:
+    try:
+        Spelling.parse(spelling)
+    except UserError:  # a plug-in that is not here now
+        return False
+    return True
+
+
+def _with_recorded_methods(
+    request: Request, sound: Iterable[dict[str, Any]], suite: Suite
+) -> Request:
+    recorded = {r["method"] for r in sound if r["dataset"] in suite.datasets}
+    known = sorted(filter(_known, recorded))
+    if not known:
+        raise UserError(
+            f"no records of suite {request.suite} were found; "
+            f"make some with: gcdbench run --suite {request.suite}"
+        )
+    return dataclasses.replace(request, methods=tuple(known))
+
+
+def _same(record: Mapping[str, Any], cell: Cell) -> bool:
+    """Tell whether a record's own settings are the cell's, as JSON sees them."""
+    wanted = json.loads(json.dumps([cell.settings(), cell.fingerprints()]))
+    return [record["settings"], record["fingerprints"]] == wanted
+
+
+def _place(cell: Cell) -> Place:
+    return Place(cell.dataset, cell.spelling.text, cell.seed)
+
+
+def _below(path: Path, results: Path) -> str:
+    return path.relative_to(results).as_posix()
+
+
+def _truths(cells: Iterable[Cell]) -> dict[str, Truth]:
+    truths: dict[str, Truth] = {}
+    for cell in cells:
+        if cell.dataset not in truths:
+            problem = cell.problem()
+            rows = {name: evaluated.rows for name, evaluated in problem.sets.items()}
+            truths[cell.dataset] = Truth(
+                classes=problem.classes,
+                num_old=problem.num_old,
+                labels={name: problem.labels[r] for name, r in rows.items()},
+                ids={name: [problem.images.ids[i] for i in r] for name, r in rows.items()},
+            )
+    return truths

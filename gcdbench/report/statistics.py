@@ -1,0 +1,255 @@
+"""How sure a leaderboard can be: intervals, paired tests and ranks over datasets.
+
+Follows Demšar, Statistical Comparisons of Classifiers over Multiple Data Sets (JMLR 2006): datasets
+are the units; seeds are averaged first, because runs on one dataset are not independent evidence.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+ALPHA = 0.05
+RESAMPLES = 10_000
+
+
+class Interval(NamedTuple):
+    """Bounds of an interval; NaN where there is nothing to vary."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two methods on the same datasets and seeds."""
+
+    first: str
+    second: str
+    difference: float  # mean of first - second, in points
+    interval: Interval
+    unit: str  # what is paired: "dataset" or, where there is only one, "seed"
+    pairs: int
+    wins: int  # of the first
+    losses: int
+    p: float  # Wilcoxon signed-rank test, two-sided
+    p_holm: float = math.nan  # corrected for all comparisons made
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Average ranks over datasets with Friedman's test and Nemenyi's critical difference."""
+
+    methods: list[str]  # best first
+    ranks: list[float]
+    datasets: int
+    chi2: float
+    p: float
+    critical_difference: float
+    groups: list[tuple[int, int]]  # first and last of methods that cannot be told apart
+
+
+def scores(table: pd.DataFrame, *, role: str, split: str = "All") -> pd.DataFrame:
+    """Return one row per dataset and seed and one column per method: the mean over a role's sets.
+
+    Cells that are not recorded are NaN.
+    """
+    chosen = table[(table["role"] == role) & (table["split"] == split)]
+    grouped = chosen.groupby(["dataset", "seed", "method"], sort=False)["accuracy"]
+    return grouped.agg(lambda values: values.mean(skipna=False)).unstack("method")
+
+
+def bootstrap(values: Sequence[Sequence[float]]) -> Interval:
+    """Return the 95% percentile interval of the mean, resampling datasets and then their seeds.
+
+    ``values`` has one row of seeds per dataset; every dataset weighs the same. With one dataset
+    only its seeds are resampled.
+    """
+    rows = [row[~np.isnan(row)] for row in (np.asarray(v, dtype=float) for v in values)]
+    if not rows or not all(map(len, rows)):
+        return Interval(math.nan, math.nan)
+    low, high = intervals(np.concatenate(rows)[None], tuple(map(len, rows)))[0]
+    return Interval(float(low), float(high))
+
+
+def intervals(values: NDArray[np.float64], seeds: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return the bounds (n, 2) for n rows of values, in each ``seeds[d]`` of dataset ``d``."""
+    if sum(seeds) == 1:
+        return np.full((len(values), 2), np.nan)
+    means = (values @ _resamples(seeds)).round(9)  # beyond that it depends on the machine
+    return np.quantile(means, [ALPHA / 2, 1 - ALPHA / 2], axis=1).T
+
+
+@cache
+def _resamples(seeds: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return what each value weighs in the mean of each resample, (values, resamples)."""
+    rng = np.random.RandomState(0)  # a report of the same records has the same bytes
+    sizes, count = np.array(seeds), len(seeds)
+    dataset = rng.randint(count, size=(RESAMPLES, count, 1))
+    drawn = (rng.random_sample((RESAMPLES, count, max(seeds))) * sizes[dataset]).astype(int)
+    used = np.arange(max(seeds)) < sizes[dataset]
+    resample = np.broadcast_to(np.arange(RESAMPLES)[:, None, None], used.shape)
+    weight = np.broadcast_to(1 / (count * sizes[dataset]), used.shape)
+    weights = np.zeros((sum(seeds), RESAMPLES))
+    place = np.cumsum([0, *seeds])[dataset] + drawn
+    np.add.at(weights, (place[used], resample[used]), weight[used])
+    return weights
+
+
+def wilcoxon(differences: Sequence[float]) -> float:
+    """Return the two-sided p of the signed-rank test; zeros count half for either side."""
+    values = np.asarray(differences, dtype=float)
+    if len(values) == 0 or not values.any():
+        return 1.0
+    from scipy import stats  # takes half a second to import
+
+    return float(stats.wilcoxon(values, zero_method="zsplit").pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p-values for their number by Holm's step-down procedure.
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    count, running = len(p_values), 0.0
+    adjusted = [math.nan] * count
+    for step, index in enumerate(np.argsort(p_values, kind="stable")):
+        running = max(running, min(1.0, (count - step) * p_values[index]))
+        adjusted[index] = running
+    return adjusted
+
+
+def compare(table: pd.DataFrame) -> list[Comparison]:
+    """Compare all pairs of columns of a table of scores on the cells that both have."""
+    found = [_pair(table, *names) for names in itertools.combinations(table.columns, 2)]
+    tested = [one for one in found if one is not None]
+    adjusted = holm([one.p for one in tested])
+    return [
+        Comparison(**{**one.__dict__, "p_holm": p}) for one, p in zip(tested, adjusted, strict=True)
+    ]
+
+
+def _pair(table: pd.DataFrame, first: str, second: str) -> Comparison | None:
+    difference = (table[first] - table[second]).dropna()
+    if difference.empty:
+        return None
+    by_dataset = [group.to_numpy() for _, group in difference.groupby(level="dataset", sort=False)]
+    means = np.array([row.mean() for row in by_dataset])
+    unit, values = ("dataset", means) if len(means) > 1 else ("seed", by_dataset[0])
+    values = values.round(9)  # float noise must not break ties
+    return Comparison(
+        first=first,
+        second=second,
+        difference=float(means.mean()),
+        interval=bootstrap(by_dataset),
+        unit=unit,
+        pairs=len(values),
+        wins=int((values > 0).sum()),
+        losses=int((values < 0).sum()),
+        p=wilcoxon(values),
+    )
+
+
+def rank(table: pd.DataFrame, *, alpha: float = ALPHA) -> Ranking | None:
+    """Rank methods by their scores (one row per dataset); None if there is nothing to compare.
+
+    Only datasets on which all methods are scored are used.
+    """
+    complete = table.dropna()
+    datasets, count = complete.shape
+    if count < 2 or datasets < 2:
+        return None
+    ranks = complete.round(9).rank(axis=1, ascending=False).mean().sort_values(kind="stable")
+    chi2, p = _friedman(complete.round(9).to_numpy())
+    difference = critical_difference(count, datasets, alpha=alpha)
+    values = [float(value) for value in ranks]
+    names = [str(name) for name in ranks.index]
+    return Ranking(names, values, datasets, chi2, p, difference, _groups(values, difference))
+
+
+def critical_difference(methods: int, datasets: int, *, alpha: float = ALPHA) -> float:
+    """Return the difference of average ranks above which Nemenyi's test tells two methods apart."""
+    from scipy import stats
+
+    q = stats.studentized_range.ppf(1 - alpha, methods, np.inf) / math.sqrt(2)
+    return float(q) * math.sqrt(methods * (methods + 1) / (6 * datasets))
+
+
+def _friedman(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return Friedman's statistic, corrected for ties, and its p; two methods are allowed too."""
+    from scipy import stats
+
+    datasets, count = values.shape
+    ranks = stats.rankdata(values, axis=1)
+    spread = ((ranks - (count + 1) / 2) ** 2).sum()
+    if spread == 0:  # all methods are equal on all datasets
+        return 0.0, 1.0
+    between = ((ranks.sum(axis=0) - datasets * (count + 1) / 2) ** 2).sum()
+    statistic = float((count - 1) * between / spread)
+    return statistic, float(stats.chi2.sf(statistic, count - 1))
+
+
+def _groups(ranks: Sequence[float], difference: float) -> list[tuple[int, int]]:
+    """Return the longest runs of sorted ranks that lie within a critical difference."""
+    runs = []
+    for start, low in enumerate(ranks):
+        end = max(i for i, value in enumerate(ranks) if value - low <= difference)
+        if end > start and not (runs and runs[-1][1] == end):
+            runs.append((start, end))
+    return runs
+
+
+def smallest_p(pairs: int) -> float:
+    """Return the least p that a signed-rank test of so many pairs can give.
+
+    >>> smallest_p(3)
+    0.25
+    """
+    return min(1.0, 2.0 ** (1 - pairs))
+
+
+def pairs_needed(comparisons: int, *, alpha: float = ALPHA) -> int:
+    """Return how many pairs are needed before a test corrected for so many others can succeed.
+
+    >>> pairs_needed(1), pairs_needed(21)
+    (6, 10)
+    """
+    return next(n for n in itertools.count(1) if comparisons * smallest_p(n) <= alpha)
+
+
+def caveats(table: pd.DataFrame) -> list[str]:
+    """Say in sentences what the number of seeds and datasets does not allow to claim."""
+    seeds = table.groupby(level="dataset").count()
+    fewest, datasets = int(seeds.to_numpy().min()) if len(seeds) else 0, len(seeds)
+    comparisons = math.comb(len(table.columns), 2)
+    sentences = []
+    if fewest < 2:
+        sentences.append(
+            "Some cells have a single seed: nothing is known about their spread, "
+            "and no difference on one dataset means anything yet."
+        )
+    elif smallest_p(fewest) > ALPHA:
+        sentences.append(
+            f"With {fewest} seeds a Wilcoxon test on one dataset cannot reach p < "
+            f"{smallest_p(fewest):.3g}, whatever the numbers are, and a bootstrap interval over "
+            f"seeds holds with a probability of at most {1 - smallest_p(fewest):.0%} instead of "
+            f"95%; {pairs_needed(1)} seeds are the least for p < {ALPHA}."
+        )
+    least = min(1.0, comparisons * smallest_p(datasets))
+    if comparisons and datasets > 1 and least > ALPHA:
+        sentences.append(
+            f"With {datasets} datasets and {comparisons} comparison{'s' * (comparisons > 1)} even "
+            f"the clearest outcome has a corrected p of {least:.2g}: the ranking describes these "
+            f"datasets and proves nothing about others ({pairs_needed(comparisons)} datasets would "
+            "be needed)."
+        )
+    return sentences
