@@ -86,9 +86,9 @@ class Composed(nn.Module):
             terms |= {f"{name}.{term}": value for term, value in added.items()}
         return replace(step, terms=terms)
 
-    def _recording(self) -> contextlib.AbstractContextManager[Recording | None]:
+    def _recording(self) -> contextlib.AbstractContextManager[Recording]:
         wanted = any("attention" in layer.requires for layer in self.layers())
-        return self.backbone.recording() if wanted else contextlib.nullcontext()
+        return self.backbone.recording() if wanted else contextlib.nullcontext(Recording())
 
     def _token_hooks(self, batch: Batch, clock: Clock) -> list[TokenHook]:
         def hook(layer: Technique) -> TokenHook:

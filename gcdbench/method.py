@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -126,7 +126,7 @@ class Step:
     features: Tensor  # (V*B, d)
     logits: Tensor | None = None  # (V*B, K), scaled so that softmax is the posterior
     per_sample: Tensor | None = None  # (B,) loss of each image where the method can tell
-    recording: Recording | None = None  # of the backbone, if a technique requires attention
+    recording: Recording = field(default_factory=Recording)  # if a technique requires attention
 
     @property
     def loss(self) -> Tensor:

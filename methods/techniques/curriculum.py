@@ -1,0 +1,76 @@
+"""Curriculum sampling: first the labelled domain, then more of the others (HiLo, ICLR 2025).
+
+Before training, the unlabelled images are split by a semi-supervised 2-means of the CLS token
+behind an early block of the pretrained backbone: D^a is the cluster of the labelled images, D^b the
+rest. D^a is always drawn as often as the labelled images D^l; the weight of D^b changes once.
+(The weight files that the authors released mark images at random, so they are not used.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gcdbench.clustering import semi_supervised_kmeans
+from gcdbench.method import UNLABELLED, Clock, Model, Services, Task, Technique
+
+
+class Curriculum(Technique):
+    paper: ClassVar[str] = "https://arxiv.org/abs/2408.04591"
+
+    @dataclass(frozen=True)
+    class Config:
+        preset: Literal["ssb-c", "domainnet", "released"] = "ssb-c"  # paper; by the suite's domains
+        start: float | None = 0.0  # weight of D^b at first, r0 of the paper; None: |D^l| / |D^b|
+        late: float | None = 0.05  # weight of D^b after the switch, r' of the paper
+        switch: float = 0.4  # share of the run, paper: t' = 80 of 200 epochs
+        block: int = 1  # ours: where HiLo reads its domain feature; the paper says DINO features
+        kmeans_init: int = 10  # restarts, ours
+        kmeans_iter: int = 100  # ours
+
+        presets: ClassVar[dict[str, dict[str, Any]]] = {
+            "domainnet": {"start": None, "late": 1.0},  # paper
+            "released": {"start": 0.05, "late": 0.0},  # the other way round
+        }
+
+    shifted: Tensor
+
+    def __init__(self, config: Any, task: Task, model: Model) -> None:
+        super().__init__(config, task, model)
+        model.backbone.tap(config.block)
+        self.register_buffer("shifted", torch.zeros(len(task.labels), dtype=torch.bool))
+
+    def begin_fit(self, model: Model, services: Services) -> None:
+        """Find D^b among the unlabelled images of the pool."""
+        c, hidden = self.config, self.task.labels == UNLABELLED
+        if hidden.all() or not hidden.any():
+            return
+        store = services.sweep()
+        features = store.taps[c.block]
+        found = semi_supervised_kmeans(
+            features[store.unlabelled],
+            features[store.labelled],
+            torch.zeros(len(store.labelled)),
+            2,
+            seed=self.task.seed,
+            n_init=c.kmeans_init,
+            max_iter=c.kmeans_iter,
+            normalise=True,
+        )
+        self.shifted[hidden.to(self.shifted.device)] = found.labels.to(self.shifted.device) == 1
+
+    def weights(self, weights: Tensor, clock: Clock, services: Services) -> Tensor:
+        """Weigh labelled images 1, D^a by |D^l| / |D^a|, and D^b by the time."""
+        c, labelled = self.config, (self.task.labels != UNLABELLED).to(weights.device)
+        if not labelled.any():
+            return weights
+        shifted = self.shifted.to(weights.device)
+        near = ~labelled & ~shifted
+        late = clock.epoch > round(c.switch * clock.epochs)
+        chosen = c.late if late else c.start
+        balanced = labelled.sum() / torch.stack([near.sum(), shifted.sum()]).clamp(min=1)
+        far = balanced[1] if chosen is None else torch.as_tensor(chosen)
+        return torch.where(labelled, 1.0, torch.where(near, balanced[0], far)).to(weights.dtype)
