@@ -1,0 +1,81 @@
+"""The nine corruptions of SSB-C at five severities.
+
+They are those of ImageNet-C (Hendrycks & Dietterich, "Benchmarking Neural Network Robustness to
+Common Corruptions and Perturbations", ICLR 2019) with its published constants, for images of any
+size. What becomes of an image depends on its key, the corruption and the severity alone.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image
+
+from gcdbench.data.corruptions.chance import Bits
+from gcdbench.data.corruptions.ice import FrostSource
+from gcdbench.data.corruptions.noise import CHANNELS, add_noise
+from gcdbench.data.corruptions.spatter import spatter
+from gcdbench.data.corruptions.weather import fog, frost_over, snow
+from gcdbench.data.corruptions.zoom import zoom_blur
+
+__all__ = ["CORRUPTIONS", "SEVERITIES", "FrostSource", "corrupt", "jpeg_roundtrip"]
+
+CORRUPTIONS: tuple[str, ...] = (
+    "gaussian_noise",
+    "shot_noise",
+    "impulse_noise",
+    "zoom_blur",
+    "snow",
+    "frost",
+    "fog",
+    "speckle_noise",
+    "spatter",
+)
+SEVERITIES = (1, 2, 3, 4, 5)
+_PICTURES = {"zoom_blur": zoom_blur, "snow": snow, "fog": fog, "spatter": spatter}
+
+
+def corrupt(
+    image: np.ndarray,
+    corruption: str,
+    severity: int,
+    *,
+    key: str | int,
+    frost: FrostSource | None = None,
+) -> np.ndarray:
+    """Corrupt an image.
+
+    Args:
+        image: (height, width, 3) array of uint8.
+        corruption: one of `CORRUPTIONS`.
+        severity: 1 (mild) to 5 (strong).
+        key: what tells the image from all others, for instance its path below the folder of the
+            dataset, with forward slashes; the same key always has the same result.
+        frost: where the pictures of ice come from; by default `FrostSource.procedural()`.
+
+    Returns:
+        A new array of the same shape and type.
+    """
+    if corruption not in CORRUPTIONS:
+        raise ValueError(f"unknown corruption {corruption!r}; known: {', '.join(CORRUPTIONS)}")
+    if severity not in SEVERITIES:
+        raise ValueError(f"the severity of {corruption} is 1, 2, 3, 4 or 5, not {severity!r}")
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
+        raise ValueError(
+            f"{corruption} takes a (height, width, 3) array of uint8, "
+            f"not {image.dtype} of shape {image.shape}; convert the image to RGB first"
+        )
+    chance = Bits(corruption, severity, key)
+    if corruption in CHANNELS:
+        return add_noise(image, corruption, severity, chance)
+    if corruption == "frost":
+        return frost_over(image, severity, chance, frost or FrostSource.procedural())
+    return _PICTURES[corruption](image, severity, chance)
+
+
+def jpeg_roundtrip(image: np.ndarray, quality: int = 85) -> np.ndarray:
+    """Store an image as JPEG and read it back, as the published corrupted images were stored."""
+    stored = io.BytesIO()
+    Image.fromarray(image).save(stored, "JPEG", quality=quality)
+    return np.array(Image.open(stored))

@@ -1,0 +1,118 @@
+"""Snow, fog, and the laying of frost over an image."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from gcdbench.data.corruptions.chance import Chance
+from gcdbench.data.corruptions.ice import FrostSource
+from gcdbench.data.corruptions.noise import LEVELS, pair_index
+from gcdbench.data.corruptions.zoom import separable, shown_length, zoom_taps
+
+
+def snow(image: np.ndarray, severity: int, chance: Chance) -> np.ndarray:
+    """Whiten an image and add enlarged, thresholded and smeared noise, twice: as it is and turned."""
+    mean, spread, factor, threshold, radius, sigma, kept = (
+        (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+        (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+        (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+        (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+        (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+    )[severity - 1]
+    height, width, _ = image.shape
+    shown = shown_length(height, factor), shown_length(width, factor)
+    noise = chance.normal(shown) * np.float32(spread) + np.float32(mean)
+    rows, columns = (zoom_taps(length, factor).operator(length) for length in shown)
+    flakes = np.minimum(separable(rows, columns, noise), 1)
+    flakes[flakes < threshold] = 0
+    angle = chance.between(-135, -45)
+    flakes = motion_blur(flakes, radius=radius, sigma=sigma, angle=angle)[:height, :width]
+    flakes = np.rint(flakes * 255)
+    flakes += flakes[::-1, ::-1].copy()
+    x = image.astype(np.float32)
+    grey = x[..., 0] * np.float32(0.299) + x[..., 1] * np.float32(0.587)
+    grey += x[..., 2] * np.float32(0.114)
+    pale = np.repeat(grey * np.float32(1.5) + np.float32(127.5), 3).reshape(x.shape)
+    np.maximum(pale, x, out=pale)
+    pale *= np.float32(1 - kept)
+    x *= np.float32(kept)
+    x += pale
+    x += np.repeat(flakes, 3).reshape(x.shape)
+    return np.minimum(x, 255, out=x).astype(np.uint8)
+
+
+def motion_blur(plane: np.ndarray, *, radius: int, sigma: float, angle: float) -> np.ndarray:
+    """Smear a plane one way along a direction given in degrees, its edge continued outwards."""
+    width = 2 * radius + 1
+    weights = np.exp(-(np.arange(width) ** 2) / (2 * sigma**2))
+    weights /= weights.sum()
+    sine, cosine = math.sin(math.radians(angle)), math.cos(math.radians(angle))
+    padded = np.pad(plane, width, mode="edge")
+    blurred, part = np.zeros_like(plane), np.empty_like(plane)
+    for i, weight in enumerate(weights.astype(plane.dtype)):
+        down, right = -math.ceil(i * sine - 0.5), -math.ceil(i * cosine - 0.5)
+        if abs(down) >= plane.shape[0] or abs(right) >= plane.shape[1]:
+            break  # the published blur drops what has left the image, and does not make up for it
+        moved = padded[width - down :, width - right :][: plane.shape[0], : plane.shape[1]]
+        blurred += np.multiply(moved, weight, out=part)
+    return blurred
+
+
+def fog(image: np.ndarray, severity: int, chance: Chance) -> np.ndarray:
+    """Add a bright cloud and scale the sum back to the range of the image."""
+    strength, decay = ((1.5, 2), (2.0, 2), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4))[severity - 1]
+    height, width, _ = image.shape
+    size = 1 << (max(image.shape) - 1).bit_length()
+    brightest = float(image.max()) / 255
+    scale = brightest / (brightest + strength)
+    cloud = plasma(size, decay, chance)[:height, :width] * np.float32(255 * strength * scale)
+    x = image.astype(np.float32)
+    x *= np.float32(scale)
+    x += np.repeat(cloud, 3).reshape(x.shape)
+    return x.astype(np.uint8)
+
+
+def plasma(size: int, decay: float, chance: Chance) -> np.ndarray:
+    """Make a (size, size) periodic cloud in [0, 1] by the diamond-square rule; size is 2^k, k > 0.
+
+    A new point is the mean of its four neighbours on the coarser grid plus an even deviate, whose
+    reach shrinks by decay squared from grid to grid.
+    """
+    grid = np.zeros((1, 1), dtype=np.float32)
+    reach = 100.0**2
+    while len(grid) < size:
+        below, right = np.roll(grid, -1, axis=0), np.roll(grid, -1, axis=1)
+        square = _jitter(grid + below, right + np.roll(below, -1, axis=1), reach, chance)
+        across = _jitter(square + np.roll(square, 1, axis=0), grid + right, reach, chance)
+        down = _jitter(square + np.roll(square, 1, axis=1), grid + below, reach, chance)
+        fine = np.empty((2 * len(grid), 2 * len(grid)), dtype=np.float32)
+        fine[::2, ::2], fine[1::2, 1::2] = grid, square
+        fine[::2, 1::2], fine[1::2, ::2] = across, down
+        grid, reach = fine, reach / decay**2
+    grid -= grid.min()
+    grid /= grid.max()
+    return grid
+
+
+def _jitter(two: np.ndarray, other_two: np.ndarray, reach: float, chance: Chance) -> np.ndarray:
+    mean = (two + other_two) * np.float32(0.25)
+    mean += chance.uniform(mean.shape) * np.float32(reach)
+    return mean
+
+
+def frost_over(image: np.ndarray, severity: int, chance: Chance, source: FrostSource) -> np.ndarray:
+    """Mix an image with a piece of a picture of ice."""
+    ice = source.piece(image.shape[0], image.shape[1], chance)
+    mixed = np.take(_frost_table(severity), pair_index(image.ravel(), ice.ravel()))
+    return mixed.reshape(image.shape)
+
+
+@lru_cache(maxsize=5)
+def _frost_table(severity: int) -> np.ndarray:
+    """Tabulate the mixture of every grey level with every level of the ice."""
+    of_image, of_ice = ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75))[severity - 1]
+    level = np.arange(LEVELS)
+    return np.clip(of_image * level[:, None] + of_ice * level, 0, 255).astype(np.uint8).ravel()
