@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gcdbench.losses import (
     cross_entropy_on,
     info_nce,
+    inverse_decay,
     mean_entropy_deficit,
     mean_or_zero,
     ramp_up,
@@ -23,6 +24,8 @@ from gcdbench.losses import (
     sup_con,
     teacher_temperature,
 )
+from gcdbench.settings import TrainConfig
+from gcdbench.trainer import learning_rate
 
 GOLDEN = Path(__file__).parent / "golden"
 SUPCON = ["labels6", "all_distinct", "all_same", "unnormalised_input", "three_views"]
@@ -295,3 +298,17 @@ def test_the_ramp_matches_the_original(scale, length):
 
 def test_the_ramp_of_zero_length_is_at_its_end():
     assert ramp_up(0, 0, 3.0) == 3.0
+
+
+def test_the_inverse_decay_is_the_learning_rate_of_uniot():
+    with np.load(GOLDEN / "base_uniot_lr.npz") as arrays:
+        steps, expected = arrays["steps"].tolist(), arrays["lr"].tolist()
+    assert [0.01 * inverse_decay(step / 10_000) for step in steps] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("base", [0.4, 0.1])
+def test_the_trainers_warm_up_and_cosine_are_those_of_uno(base):
+    with np.load(GOLDEN / "base_uno_lr_schedule.npz") as arrays:
+        expected = arrays[f"lr_base{base}_w10_e200"].tolist()
+    config = TrainConfig(epochs=200, lr=base, warmup_epochs=10, min_lr_share=0.001 / base)
+    assert [learning_rate(config, t) for t in range(200)] == pytest.approx(expected, rel=1e-6)
