@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -9,6 +10,14 @@ import torch
 import torch.nn.functional as F
 
 from gcdbench import mixing
+from gcdbench.losses import (
+    info_nce,
+    mean_entropy_deficit,
+    self_distillation,
+    smoothed_cross_entropy,
+    sup_con,
+    teacher_temperature,
+)
 from gcdbench.mixing import (
     attention_share,
     cutmix,
@@ -139,6 +148,23 @@ def test_the_pairing_of_hilos_released_code_is_reproduced(hilo, case):
     torch.testing.assert_close(mixed, hilo[f"mixbranch/{case}/mixed"])
     share = attention_share(beta, hilo[f"mixbranch/{case}/score"])
     torch.testing.assert_close(share, hilo[f"mixbranch/{case}/alpha"])
+
+
+@pytest.mark.parametrize("case", ["few_labelled", "many_labelled"])
+def test_the_losses_on_patch_mixed_rows_match_hilos_released_code(hilo, case):
+    scalars = json.loads((GOLDEN / "hilo_golden.json").read_text())
+    z, logits = hilo[f"mixbranch/{case}/mixed_proj"], hilo[f"mixbranch/{case}/mixed_logits"]
+    labels = hilo[f"mixbranch/{case}/labels_of_labelled"].repeat(2)[: len(z)]
+    # Its contrast takes the second half of the rows for second views of the first half.
+    as_views = labels[: len(z) // 2].repeat(2)
+    of_features = sup_con(z, as_views) + info_nce(z)
+    assert of_features.item() == pytest.approx(scalars[f"mixbranch/{case}/feature_loss"])
+    of_labels = (
+        smoothed_cross_entropy(logits, labels, hilo[f"mixbranch/{case}/alpha"], temperature=1.0)
+        + self_distillation(logits, teacher_temp=teacher_temperature(10, 200))
+        + 2 * mean_entropy_deficit(logits, temperature=1.0)
+    )
+    assert of_labels.item() == pytest.approx(scalars[f"mixbranch/{case}/label_loss"])
 
 
 def test_patch_mixing_of_pmtrans_matches_the_original(pmtrans):
