@@ -129,12 +129,30 @@ def mean_entropy_deficit(logits: Tensor, *, temperature: float = 0.1) -> Tensor:
 
 @full_precision
 def cross_entropy_on(
-    logits: Tensor, labels: Tensor, mask: Tensor | None = None, *, temperature: float = 1.0
+    logits: Tensor,
+    labels: Tensor,
+    mask: Tensor | None = None,
+    *,
+    targets: Tensor | None = None,
+    temperature: float = 1.0,
 ) -> Tensor:
-    """Average the cross-entropy over the rows in `mask` whose label is not hidden (-1)."""
-    target = labels if mask is None else labels.where(mask, HIDDEN)
-    loss = F.cross_entropy(logits / temperature, target, ignore_index=HIDDEN, reduction="sum")
-    return loss / (target != HIDDEN).sum().clamp(min=1)
+    """Average the cross-entropy over the rows in `mask` whose label is not hidden (-1).
+
+    Args:
+        logits: (n, K).
+        labels: (n,), -1 where hidden.
+        mask: (n,) bool, all rows if None.
+        targets: (n, K) distributions to learn in place of the labels, where these are not hidden.
+        temperature: of the posterior.
+    """
+    known = labels if mask is None else labels.where(mask, HIDDEN)
+    if targets is not None:
+        rows = known != HIDDEN
+        return mean_or_zero(
+            soft_cross_entropy(logits[rows], targets[rows], temperature=temperature)
+        )
+    loss = F.cross_entropy(logits / temperature, known, ignore_index=HIDDEN, reduction="sum")
+    return loss / (known != HIDDEN).sum().clamp(min=1)
 
 
 @full_precision
@@ -183,11 +201,7 @@ def parametric_terms(
         sup_contrast_temp: of SupCon.
     """
     labelled = labels != HIDDEN
-    if targets is None:
-        classify = cross_entropy_on(cosines, labels, temperature=student_temp)
-    else:
-        rows = soft_cross_entropy(cosines[labelled], targets[labelled], temperature=student_temp)
-        classify = mean_or_zero(rows)
+    classify = cross_entropy_on(cosines, labels, targets=targets, temperature=student_temp)
     spread = mean_entropy_deficit(cosines, temperature=student_temp)
     contrast = info_nce(z, temperature=contrast_temp)
     sup_contrast = sup_con(z[labelled], labels[labelled], temperature=sup_contrast_temp)

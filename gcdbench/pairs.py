@@ -48,6 +48,7 @@ def margin_cross_entropy(
     labels: Tensor,
     *,
     uncertainty: float | Tensor,
+    targets: Tensor | None = None,
     scale: float = 10.0,
     largest: float = 0.5,
 ) -> Tensor:
@@ -60,12 +61,13 @@ def margin_cross_entropy(
         logits: (n, K), `scale` times cosines.
         labels: (n,), -1 where hidden.
         uncertainty: 1 - mean confidence on the unlabelled images; the margin between cosines.
+        targets: (n, K) distributions to learn in place of the labels; they share the head start.
         scale: of the logits.
         largest: the margin is cut there.
     """
     margin = scale * torch.as_tensor(uncertainty, device=logits.device).clamp(max=largest)
-    true_class = F.one_hot(labels.clamp(min=0), logits.shape[1])
-    return cross_entropy_on(logits + margin * true_class, labels)
+    start = F.one_hot(labels.clamp(min=0), logits.shape[1]) if targets is None else targets
+    return cross_entropy_on(logits + margin * start, labels, targets=targets)
 
 
 @torch.no_grad()

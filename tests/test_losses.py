@@ -218,6 +218,21 @@ def test_the_semantic_loss_of_hilo_is_the_sum_of_the_shared_terms(hilo):
     )
 
 
+def test_targets_take_the_place_of_labels_where_these_are_not_hidden():
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(4, 3, generator=generator), torch.tensor([2, -1, 0, -1])
+    one_hot = F.one_hot(labels.clamp(min=0), 3).float()
+    plain = cross_entropy_on(logits, labels, temperature=0.5)
+    torch.testing.assert_close(
+        cross_entropy_on(logits, labels, targets=one_hot, temperature=0.5), plain
+    )
+    mixed = 0.3 * one_hot[[0, 2]] + 0.7 * one_hot[[2, 0]]
+    expected = soft_cross_entropy(logits[[0, 2]], mixed, temperature=0.5).mean()
+    targets = torch.full((4, 3), torch.nan).index_copy(0, torch.tensor([0, 2]), mixed)
+    found = cross_entropy_on(logits, labels, targets=targets, temperature=0.5)
+    torch.testing.assert_close(found, expected)
+
+
 def test_cross_entropy_counts_the_rows_of_the_mask_alone():
     logits, labels = normal(6, 4), torch.tensor([0, 3, -1, 1, 2, -1])
     mask = torch.tensor([True, False, True, True, False, False])

@@ -109,6 +109,13 @@ def test_the_margin_and_its_gradient_match_the_original(orca, u):
     torch.testing.assert_close(logits.grad, orca[f"margin_grad_u{u}"], rtol=1e-5, atol=1e-5)
 
 
+def test_soft_targets_share_the_head_start(orca):
+    one_hot = F.one_hot(orca["target"], orca["out"].shape[1]).float()
+    settings = {"uncertainty": 0.3, "targets": one_hot}
+    loss = margin_cross_entropy(orca["out"][:6], orca["target"], **settings)
+    torch.testing.assert_close(loss, orca["margin_ce_u0.3"], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("u", ["0.0", "0.3", "0.9"])
 def test_the_loss_of_orca_matches_the_original(orca, orca_labels, u):
     classifier = CosineClassifier(16, 8, scale=10.0)
