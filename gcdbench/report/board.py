@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,6 +30,17 @@ class Board:
     def methods(self) -> list[str]:
         """Methods, best first; those without all datasets come last."""
         return list(self.overall.index)
+
+    @cached_property
+    def lookup(self) -> dict[tuple[str, str, str, str], Any]:
+        """Rows of ``numbers`` by dataset, set, split and method."""
+        rows = self.numbers.itertuples(index=False)
+        return {(row.dataset, row.set, row.split, row.method): row for row in rows}
+
+    @property
+    def rows(self) -> list[str]:
+        """Methods in the order of the paper's tables."""
+        return names.in_order(self.methods)
 
     @cached_property
     def scores(self) -> pd.DataFrame:
@@ -64,6 +75,16 @@ class Board:
         return next((one for one in self.comparisons if {one.first, one.second} == wanted), None)
 
 
+def is_best(row: Any) -> bool:
+    """Tell whether a row of ``numbers`` is the best of two or more."""
+    return row.rank == 1 and row.compared > 1
+
+
+def is_second(row: Any) -> bool:
+    """Tell whether a row of ``numbers`` is the second best of three or more."""
+    return row.rank == 2 and row.compared > 2
+
+
 def make(collection: Collection, suite: str) -> Board:
     """Compute a leaderboard."""
     roles = set(collection.table["role"])
@@ -81,8 +102,9 @@ def _numbers(collection: Collection) -> pd.DataFrame:
     every = _all_rows(collection)
     out = every.merge(summary, on=[*KEYS, "method"], how="left", sort=False)
     out["seeds"] = out["seeds"].fillna(0).astype(int)
-    ranks = out.groupby(KEYS, sort=False)["mean"].rank(ascending=False, method="min")
-    out["rank"] = ranks.astype("Int64")
+    together = out.round({"mean": 9}).groupby(KEYS, sort=False)["mean"]
+    out["rank"] = together.rank(ascending=False, method="min").fillna(0).astype(int)
+    out["compared"] = together.transform("count").astype(int)  # methods that have the number
     found = [
         published.find(row.dataset, row.method, row.set, row.role, row.split)
         for row in out.itertuples()
@@ -131,13 +153,13 @@ def _overall(collection: Collection, role: str) -> pd.DataFrame:
 
     Columns: one per role with the mean of All over datasets; low, high (interval of the ranked
     role); rank (average over datasets), place; recorded, planned (cells). The means and ranks of a
-    method that lacks a dataset are NaN: they would not be comparable.
+    method that lacks a dataset which others have are NaN: they would not be comparable.
     """
     methods = names.in_order(place.method for place in collection.planned)
     out = pd.DataFrame(index=pd.Index(methods, name="method"))
     for name in ROLES:
         means = statistics.scores(collection.table, role=name).groupby(level="dataset").mean()
-        complete = _complete(means.reindex(columns=methods).reindex(_datasets(collection, name)))
+        complete = _complete(means.reindex(columns=methods))
         out[name] = complete.mean() if len(complete) else np.nan
     scores = statistics.scores(collection.table, role=role)
     ranked = out.index[out[role].notna()]
@@ -152,13 +174,6 @@ def _overall(collection: Collection, role: str) -> pd.DataFrame:
     out["planned"] = planned.reindex(out.index, fill_value=0)
     out["recorded"] = out["planned"] - missing.reindex(out.index, fill_value=0)
     return out.sort_values(role, ascending=False, kind="stable", na_position="last")
-
-
-def _datasets(collection: Collection, role: str) -> Sequence[str]:
-    """Return the datasets that have sets of a role; one that nobody recorded counts as having."""
-    table = collection.table
-    without = set(table["dataset"]) - set(table.loc[table["role"] == role, "dataset"])
-    return [dataset for dataset in collection.datasets if dataset not in without]
 
 
 def _complete(means: pd.DataFrame) -> pd.DataFrame:

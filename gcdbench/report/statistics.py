@@ -229,7 +229,8 @@ def pairs_needed(comparisons: int, *, alpha: float = ALPHA) -> int:
 def caveats(table: pd.DataFrame) -> list[str]:
     """Say in sentences what the number of seeds and datasets does not allow to claim."""
     seeds = table.groupby(level="dataset").count()
-    fewest, datasets = int(seeds.to_numpy().min()) if len(seeds) else 0, len(seeds)
+    recorded = seeds.to_numpy()[seeds.to_numpy() > 0]
+    fewest, datasets = int(recorded.min(initial=100)), len(seeds)
     comparisons = math.comb(len(table.columns), 2)
     sentences = []
     if fewest < 2:

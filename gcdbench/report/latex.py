@@ -1,0 +1,169 @@
+r"""Leaderboards as LaTeX, laid out like the tables of the field's papers.
+
+Needs \usepackage{booktabs} and \usepackage{graphicx}.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gcdbench.report.board import Board, is_best, is_second
+from gcdbench.report.collect import SPLITS
+from gcdbench.report.names import dataset_title, method_title, set_title
+
+WIDEST = 18  # number columns: three datasets with two evaluation sets each
+_ESCAPES = {
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "−": "$-$",
+}
+Block = tuple[str, list[str]]  # a dataset and its evaluation sets
+
+
+def latex(board: Board) -> str:
+    """Return the leaderboard as LaTeX tables: the numbers, and what they say against the paper."""
+    head = [
+        f"% {board.suite}: made by gcdbench from its records.",
+        r"% Needs \usepackage{booktabs} and \usepackage{graphicx}.",
+    ]
+    blocks = [(d, [n for n, _ in board.sets_of(d)]) for d in board.collection.datasets]
+    tables = [_numbers(board, chunk, part) for part, chunk in enumerate(_chunks(blocks))]
+    return "\n".join(head) + "\n" + "\n".join([*tables, *_paper(board)])
+
+
+def escape(text: str) -> str:
+    """Write plain text so that LaTeX prints it as it is.
+
+    >>> print(escape("50 % of a_b"))
+    50 \\% of a\\_b
+    """
+    return "".join(_ESCAPES.get(character, character) for character in text)
+
+
+def _chunks(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+    """Part the datasets so that each table stays readable."""
+    chunk: list[Block] = []
+    for block in blocks:
+        if not block[1]:
+            continue
+        if chunk and _width([*chunk, block]) > WIDEST:
+            yield chunk
+            chunk = []
+        chunk.append(block)
+    if chunk:
+        yield chunk
+
+
+def _width(chunk: Sequence[Block]) -> int:
+    return sum(len(SPLITS) * len(sets) for _, sets in chunk)
+
+
+def _numbers(board: Board, chunk: Sequence[Block], part: int) -> str:
+    columns = [(d, name, split) for d, sets in chunk for name in sets for split in SPLITS]
+    datasets = [(escape(dataset_title(d)), len(SPLITS) * len(sets)) for d, sets in chunk]
+    sets = [(escape(set_title(name)), len(SPLITS)) for _, names in chunk for name in names]
+    lines = [
+        rf"\begin{{tabular}}{{l{'c' * len(columns)}}}",
+        r"\toprule",
+        *_spanning(datasets),
+        *_spanning(sets),
+        _row(["Methods", *(split for *_, split in columns)]),
+        r"\midrule",
+    ]
+    for method in board.rows:
+        rows = [board.lookup[(*column, method)] for column in columns]
+        lines.append(_row([escape(method_title(method)), *map(_number, rows)]))
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    seeds = board.numbers["planned"].max()
+    over = f"mean and (small) standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    caption = (
+        f"{escape(board.suite)}: clustering accuracy (\\%), {over}. "
+        r"Best in bold, second best underlined."
+    )
+    return _table(lines, caption, f"tab:{board.suite}" + (f"-{part + 1}" if part else ""))
+
+
+def _paper(board: Board) -> list[str]:
+    """Return a table of measured and published numbers, if there are any."""
+    known = board.numbers[board.numbers["paper"].notna() & board.numbers["mean"].notna()]
+    if known.empty:
+        return []
+    triples = [("Measured", 3), ("Paper", 3), ("Difference", 3)]
+    lines = [
+        r"\begin{tabular}{lllccccccccc}",
+        r"\toprule",
+        *_spanning(triples, first=4),
+        _row(["Dataset", "Images", "Methods", *SPLITS * 3]),
+    ]
+    before = None
+    for (dataset, name, method), rows in known.groupby(["dataset", "set", "method"], sort=False):
+        if (dataset, name) != before:
+            lines.append(r"\midrule")
+        shown = (dataset_title(dataset), set_title(name)) if (dataset, name) != before else ("", "")
+        before = (dataset, name)
+        by_split = {row.split: row for row in rows.itertuples()}
+        triple = [by_split.get(split) for split in SPLITS]
+        flag = "$^\\dagger$" if any(row is not None and row.impossible for row in triple) else ""
+        measured = [_plain(row and row.mean) for row in triple]
+        printed = [_plain(row and row.paper) for row in triple]
+        printed[0] += flag
+        deltas = [_plain(row and row.delta, sign=True) for row in triple]
+        names = [escape(text) for text in (*shown, method_title(method))]
+        lines.append(_row([*names, *measured, *printed, *deltas]))
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    caption = (
+        f"{escape(board.suite)}: measured and published accuracy (\\%). "
+        r"$^\dagger$ As printed, All does not lie between Old and New."
+    )
+    return [_table(lines, caption, f"tab:{board.suite}-paper")]
+
+
+def _spanning(groups: Sequence[tuple[str, int]], first: int = 2) -> list[str]:
+    """Return a row of headings over several columns each, with rules below them."""
+    cells, rules, start = [""] * (first - 1), [], first
+    for title, width in groups:
+        cells.append(rf"\multicolumn{{{width}}}{{c}}{{{title}}}")
+        rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
+        start += width
+    return [_row(cells), " ".join(rules)]
+
+
+def _number(row: Any) -> str:
+    if math.isnan(row.mean):
+        return "--"
+    text = f"{row.mean:.1f}"
+    if is_best(row):
+        text = rf"\textbf{{{text}}}"
+    elif is_second(row):
+        text = rf"\underline{{{text}}}"
+    return text if math.isnan(row.std) else rf"{text}\,{{\scriptsize {row.std:.1f}}}"
+
+
+def _plain(value: float | None, *, sign: bool = False) -> str:
+    if value is None or math.isnan(value):
+        return "--"
+    return f"${value:+.1f}$" if sign else f"{value:.1f}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _table(tabular: Sequence[str], caption: str, label: str) -> str:
+    lines = [
+        r"\begin{table*}[t]",
+        r"\centering",
+        rf"\caption{{{caption}}}",
+        rf"\label{{{label}}}",
+        r"\smallskip",
+        r"\setlength{\tabcolsep}{3.5pt}",
+        r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
+        *tabular[:-1],
+        tabular[-1] + "}",
+        r"\end{table*}",
+    ]
+    return "\n".join(lines) + "\n"

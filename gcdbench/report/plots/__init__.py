@@ -1,0 +1,34 @@
+"""Plots of records for print: PNG and PDF, drawn without a display."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from matplotlib.figure import Figure
+
+from gcdbench.report.board import Board, make
+from gcdbench.report.collect import Collection
+from gcdbench.report.plots import bars as _bars
+from gcdbench.report.plots.canvas import NothingToDraw, write
+from gcdbench.report.plots.corruptions import corruptions
+from gcdbench.report.plots.critical import critical
+from gcdbench.report.plots.curves import curves
+from gcdbench.report.plots.errors import errors
+from gcdbench.report.plots.robustness import drop, radar
+
+__all__ = ["PLOTS", "NothingToDraw", "write"]
+
+PLOTS: dict[str, Callable[[Board], Figure]] = {
+    "bars": _bars.bars,
+    "drop": drop,
+    "radar": radar,
+    "errors": errors,
+    "curves": curves,
+    "critical": critical,
+    "corruptions": corruptions,
+}
+
+
+def bars(collection: Collection, suite: str) -> Figure:
+    """Draw the bars of a collection."""
+    return PLOTS["bars"](make(collection, suite))

@@ -1,0 +1,60 @@
+"""Accuracies as grouped bars: one column of panels per dataset, rows All, Old and New."""
+
+from __future__ import annotations
+
+import numpy as np
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from gcdbench.report.board import Board
+from gcdbench.report.collect import SPLITS
+from gcdbench.report.names import dataset_title, method_title, set_title
+from gcdbench.report.plots.canvas import drawing, horizontal_grid, sheet
+from gcdbench.report.style import looks
+
+
+def bars(board: Board) -> Figure:
+    """Draw the mean over seeds of every evaluation set; whiskers are standard deviations."""
+    table, methods = board.collection.table, board.rows
+    look = looks(methods)
+    datasets = [d for d in board.collection.datasets if board.sets_of(d)]
+    colours = {method: look[method].colour for method in methods}
+    with drawing():
+        widths = [len(board.sets_of(dataset)) for dataset in datasets]
+        figure = sheet(1.9 + 0.16 * sum(widths) * (len(methods) + 1.5), 5.4)
+        panels = figure.subplots(
+            3, len(datasets), sharey="row", sharex="col", squeeze=False, width_ratios=widths
+        )
+        for row, split in zip(panels, SPLITS, strict=True):
+            for axis, dataset in zip(row, datasets, strict=True):
+                order = [name for name, _ in board.sets_of(dataset)]
+                sns.barplot(
+                    table[(table["dataset"] == dataset) & (table["split"] == split)],
+                    x="set",
+                    y="accuracy",
+                    hue="method",
+                    order=order,
+                    hue_order=methods,
+                    palette=colours,
+                    saturation=1,
+                    errorbar="sd",
+                    width=0.86,
+                    err_kws={"linewidth": 0.8, "color": "#333333"},
+                    capsize=0.25,
+                    legend=False,
+                    ax=axis,
+                )
+                for bars_of, method in zip(axis.containers, methods, strict=True):
+                    for bar in bars_of:
+                        bar.set(hatch=look[method].hatch, edgecolor="white", linewidth=0.4)
+                axis.set(xlabel="", ylabel=f"{split} (%)", xticks=range(len(order)))
+                axis.set_xticklabels([set_title(name) for name in order])
+                axis.label_outer()
+            horizontal_grid(row)
+            top = max(axis.get_ylim()[1] for axis in row)
+            row[0].set_ylim(0, min(100, 10 * np.ceil(top / 10)))
+        for axis, dataset in zip(panels[0], datasets, strict=True):
+            axis.set_title(dataset_title(dataset))
+        handles = [(c[0], method_title(m)) for c, m in zip(axis.containers, methods, strict=True)]
+        figure.legend(*zip(*handles, strict=True), loc="outside right upper")
+    return figure

@@ -1,0 +1,81 @@
+"""Paper, pencils and the way into a file, for all plots."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from gcdbench.errors import UserError
+from gcdbench.records import write_atomically
+from gcdbench.report.names import method_title
+from gcdbench.report.style import Look
+
+INK, FAINT = "#222222", "#DDDDDD"
+STYLE = {
+    **{"font.family": "DejaVu Sans", "font.size": 8.0, "axes.titlesize": 9.0},
+    **{"axes.labelsize": 8.0, "xtick.labelsize": 7.5, "ytick.labelsize": 7.5},
+    **{"legend.fontsize": 7.5, "legend.frameon": False, "figure.facecolor": "white"},
+    **{"text.color": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK},
+    **{"axes.edgecolor": "#888888", "axes.linewidth": 0.7, "axes.axisbelow": True},
+    **{"axes.spines.top": False, "axes.spines.right": False},
+    **{"grid.color": FAINT, "grid.linewidth": 0.6, "xtick.major.width": 0.7},
+    **{"ytick.major.width": 0.7, "hatch.linewidth": 0.5, "lines.linewidth": 1.4},
+    **{"pdf.fonttype": 42, "svg.fonttype": "none"},  # text stays text; journals refuse Type 3
+}
+
+
+class NothingToDraw(UserError):
+    """A plot that these records hold no data for."""
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draw in the project's style."""
+    with mpl.rc_context(STYLE):
+        yield
+
+
+def sheet(width: float, height: float) -> Figure:
+    """Return an empty figure of a size in inches; no display is needed."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def legend(figure: Figure, looks: dict[str, Look], **options: Any) -> None:
+    """Put one entry per method beside or below the plots."""
+    handles = [
+        Line2D([], [], color=look.colour, marker=look.marker, linestyle=look.dashes, label=title)
+        for title, look in ((method_title(method), look) for method, look in looks.items())
+    ]
+    for handle in handles:
+        handle.set(markersize=4.5, linewidth=1.2)
+    figure.legend(handles=handles, **{"loc": "outside right upper", **options})
+
+
+def horizontal_grid(axes: Iterable[Axes]) -> None:
+    """Draw faint lines at the ticks of the y axis only."""
+    for axis in axes:
+        axis.grid(axis="y")
+        axis.tick_params(axis="x", length=0)
+
+
+def write(figure: Figure, path: Path) -> list[Path]:
+    """Write a figure as PNG and PDF beside each other; the same figure gives the same bytes."""
+    paths = []
+    for suffix, metadata in ((".png", {"Software": None}), (".pdf", {"CreationDate": None})):
+        buffer = io.BytesIO()
+        with drawing():
+            figure.savefig(buffer, format=suffix[1:], dpi=200, metadata=metadata)
+        paths.append(path.with_name(path.name.removesuffix(".png") + suffix))
+        write_atomically(paths[-1], buffer.getvalue())
+    return paths

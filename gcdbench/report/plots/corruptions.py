@@ -1,0 +1,49 @@
+"""Accuracy by corruption and severity."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from gcdbench.report import series
+from gcdbench.report.board import Board
+from gcdbench.report.names import method_title, set_title
+from gcdbench.report.plots.canvas import NothingToDraw, drawing, sheet
+
+
+def corruptions(board: Board) -> Figure:
+    """Draw a heat map per method; all share one scale, from white (0) to dark (best)."""
+    table = series.corruptions(board.collection.records)
+    if table.empty:
+        raise NothingToDraw("corruptions: these records have no sets by corruption and severity")
+    methods = [method for method in board.methods if method in set(table["method"])]
+    kinds = list(table["corruption"].unique())
+    severities = sorted(table["severity"].unique())
+    across = min(4, len(methods))
+    down = -(-len(methods) // across)
+    top = table["accuracy"].max()
+    with drawing(), mpl.rc_context({"axes.spines.left": False, "axes.spines.bottom": False}):
+        size = (1.5 + 1.55 * across, 0.6 + (0.45 + 0.2 * len(kinds)) * down)
+        figure = sheet(*size)
+        panels = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+        used = list(panels.flat[: len(methods)])
+        for axis in panels.flat[len(methods) :]:
+            axis.set_visible(False)
+        for axis, method in zip(used, methods, strict=True):
+            rows = table[table["method"] == method]
+            grid = rows.pivot(index="corruption", columns="severity", values="accuracy")
+            grid = grid.reindex(index=kinds, columns=severities)
+            image = axis.imshow(grid, cmap="cividis_r", vmin=0, vmax=top, aspect="auto")
+            for (row, column), value in np.ndenumerate(grid.to_numpy()):
+                if not np.isnan(value):
+                    ink = "white" if value > 0.55 * top else "#222222"
+                    text = f"{value:.0f}"
+                    axis.text(column, row, text, ha="center", va="center", color=ink, fontsize=6.5)
+            axis.set_title(method_title(method))
+            axis.set_xticks(range(len(severities)), [str(severity) for severity in severities])
+            axis.set_yticks(range(len(kinds)), [set_title(kind) for kind in kinds])
+            axis.tick_params(length=0)
+        figure.supxlabel("severity", fontsize=8)
+        figure.colorbar(image, ax=used, label="All (%)", shrink=0.8, aspect=30, pad=0.02)
+    return figure

@@ -1,0 +1,69 @@
+"""How training went: loss and, where it was measured, accuracy by epoch."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gcdbench.report import series
+from gcdbench.report.board import Board
+from gcdbench.report.names import dataset_title
+from gcdbench.report.plots.canvas import (
+    NothingToDraw,
+    drawing,
+    horizontal_grid,
+    legend,
+    sheet,
+)
+from gcdbench.report.style import Look, looks
+
+
+def curves(board: Board) -> Figure:
+    """Draw means over seeds with a band from the least to the greatest seed."""
+    records = board.collection.records
+    losses, accuracies = series.losses(records), series.learning(records)
+    if losses.empty:
+        raise NothingToDraw("curves: these records hold no learning curves")
+    rows: list[tuple[str, pd.DataFrame, str]] = [("loss", losses, "loss")]
+    for role in ("source", "shifted"):
+        chosen = accuracies[accuracies["role"] == role]
+        if not chosen.empty:
+            rows.append((f"{role}, All (%)", chosen, "accuracy"))
+    datasets = [d for d in board.collection.datasets if d in set(losses["dataset"])]
+    look = looks(board.rows)
+    with drawing():
+        figure = sheet(1.6 + 2.0 * len(datasets), 0.7 + 1.5 * len(rows))
+        panels = figure.subplots(len(rows), len(datasets), squeeze=False, sharex="col")
+        for line, (title, table, column) in zip(panels, rows, strict=True):
+            for axis, dataset in zip(line, datasets, strict=True):
+                _draw(axis, table[table["dataset"] == dataset], column, look)
+                if column == "accuracy":
+                    axis.set_ylim(bottom=0)
+            line[0].set_ylabel(title)
+            horizontal_grid(line)
+        for top, bottom, dataset in zip(panels[0], panels[-1], datasets, strict=True):
+            top.set_title(dataset_title(dataset))
+            bottom.set_xlabel("epoch")
+        legend(figure, look)
+    return figure
+
+
+def _draw(axis: Axes, table: pd.DataFrame, column: str, look: dict[str, Look]) -> None:
+    for method, kind in look.items():
+        rows = table[table["method"] == method].groupby("epoch")[column]
+        mean = rows.mean()
+        if mean.empty:
+            continue
+        many = 0 if len(mean) > 12 else None
+        axis.plot(
+            mean.index,
+            mean,
+            color=kind.colour,
+            ls=kind.dashes,
+            marker=kind.marker,
+            markersize=3,
+            markevery=max(1, len(mean) // 6) if many == 0 else 1,
+            lw=1.2,
+        )
+        axis.fill_between(mean.index, rows.min(), rows.max(), color=kind.colour, alpha=0.15, lw=0)

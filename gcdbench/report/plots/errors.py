@@ -1,0 +1,52 @@
+"""Confusion between old and new: where the images of a set end up."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from gcdbench.report import series
+from gcdbench.report.board import Board
+from gcdbench.report.names import method_title
+from gcdbench.report.plots.canvas import NothingToDraw, drawing, sheet
+from gcdbench.report.series import OUTCOMES
+
+# right in grey; errors among old in blues, among new in oranges; the two that cross are dark
+COLOURS = {
+    "all": "#D9D9D9",
+    "old_to_wrong_old": "#9CCDEB",
+    "old_to_new": "#0072B2",
+    "new_to_old": "#C14A00",
+    "new_to_wrong_new": "#F4B98A",
+}
+
+
+def errors(board: Board) -> Figure:
+    """Draw the shares of right images and of the four kinds of error, mean over datasets."""
+    table = series.outcomes(board)
+    roles = [r for r in ("source", "shifted") if r in table.index.get_level_values("role")]
+    table = table.dropna()
+    if table.empty:
+        raise NothingToDraw("errors: these records do not say which kinds of error were made")
+    methods = [m for m in reversed(board.methods) if m in table.index.get_level_values("method")]
+    with drawing():
+        figure = sheet(7.2, 0.95 + 0.26 * len(methods))
+        panels = figure.subplots(1, len(roles), sharey=True, squeeze=False)[0]
+        for axis, role in zip(panels, roles, strict=True):
+            left = [0.0] * len(methods)
+            rows = table.loc[role].reindex(methods)
+            for kind, title in OUTCOMES.items():
+                shares = list(rows[kind])
+                axis.barh(methods, shares, left=left, color=COLOURS[kind], label=title, height=0.72)
+                for place, (start, share) in enumerate(zip(left, shares, strict=True)):
+                    if share >= 6:
+                        ink = "white" if kind in ("old_to_new", "new_to_old") else "#222222"
+                        middle = start + share / 2
+                        axis.text(middle, place, f"{share:.0f}", ha="center", va="center", color=ink)
+                left = [a + b for a, b in zip(left, shares, strict=True)]
+            axis.set(xlim=(0, 100), xlabel="share of images (%)", title=f"{role} images")
+            axis.tick_params(axis="y", length=0)
+            axis.spines["left"].set_visible(False)
+        panels[0].set_yticks(range(len(methods)), [method_title(method) for method in methods])
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=5, columnspacing=1.2)
+    return figure

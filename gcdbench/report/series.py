@@ -1,0 +1,111 @@
+"""What plots show, as tables: the same for figures in print and on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from gcdbench.report.board import Board
+from gcdbench.report.collect import percent
+
+# where an image can end up; with protocol v2 the shares add up to one
+OUTCOMES = {
+    "all": "right",
+    "old_to_wrong_old": "old → another old",
+    "old_to_new": "old → new",
+    "new_to_old": "new → old",
+    "new_to_wrong_new": "new → another new",
+}
+
+
+def drops(board: Board) -> pd.DataFrame:
+    """Return mean and deviation on source and shifted images per dataset and method (All)."""
+    table = board.collection.table
+    chosen = table[(table["split"] == "All") & table["role"].isin(["source", "shifted"])]
+    seeds = chosen.groupby(["dataset", "method", "role", "seed"], sort=False)["accuracy"].mean()
+    wide = seeds.groupby(["dataset", "method", "role"], sort=False).agg(["mean", "std"])
+    wide = wide.unstack("role")
+    if "shifted" not in wide.columns.get_level_values("role"):
+        return pd.DataFrame()
+    out = pd.DataFrame(
+        {
+            "source": wide["mean", "source"],
+            "source_std": wide["std", "source"],
+            "shifted": wide["mean", "shifted"],
+            "shifted_std": wide["std", "shifted"],
+        }
+    )
+    return out.dropna(subset=["source", "shifted"]).reset_index()
+
+
+def outcomes(board: Board) -> pd.DataFrame:
+    """Return where images end up: percent per role, method and outcome, over datasets and seeds."""
+    rows = []
+    for record in board.collection.records:
+        for name, scores in record["sets"].items():
+            if "/" in name or scores["role"] == "unseen":
+                continue
+            rows.append(_outcome_row(record, scores, scores["role"]))
+        if "corrupted" in record["summary"]:
+            rows.append(_outcome_row(record, record["summary"]["corrupted"], "shifted"))
+    table = pd.DataFrame(rows, columns=["dataset", "method", "role", *OUTCOMES])
+    by_dataset = table.groupby(["role", "method", "dataset"], sort=False).mean()
+    return by_dataset.groupby(["role", "method"], sort=False).mean()
+
+
+def _outcome_row(
+    record: Mapping[str, Any], scores: Mapping[str, Any], role: str
+) -> tuple[str | float, ...]:
+    shares = [percent(scores.get(outcome)) for outcome in OUTCOMES]
+    return record["dataset"], record["method"], role, *shares
+
+
+def corruptions(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return All in percent per method, corruption and severity, over datasets and seeds."""
+    rows = []
+    for record in records:
+        for name, scores in record["sets"].items():
+            corruption, slash, severity = name.partition("/")
+            if slash:
+                key = (record["dataset"], record["method"], corruption, int(severity))
+                rows.append((*key, percent(scores["all"])))
+    columns = ["dataset", "method", "corruption", "severity", "accuracy"]
+    table = pd.DataFrame(rows, columns=columns)
+    by_dataset = table.groupby(columns[:-1], sort=False)["accuracy"].mean()
+    return by_dataset.groupby(columns[1:-1], sort=False).mean().reset_index()
+
+
+def losses(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return the sum of the loss terms per dataset, method, seed and epoch (counted from 1)."""
+    rows = [
+        (r["dataset"], r["method"], r["seed"], row["epoch"] + 1, _sum(row["terms"]))
+        for r in records
+        for row in r["curve"]
+    ]
+    return pd.DataFrame(rows, columns=["dataset", "method", "seed", "epoch", "loss"])
+
+
+def learning(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return All in percent per dataset, method, seed, role and epoch, the last one included."""
+    rows = []
+    for record in records:
+        if not any("sets" in row for row in record["curve"]):
+            continue
+        key = (record["dataset"], record["method"], record["seed"])
+        roles = {name: scores["role"] for name, scores in record["sets"].items()}
+        measured = [(row["epoch"] + 1, row["sets"]) for row in record["curve"] if "sets" in row]
+        for epoch, sets in [*measured, (len(record["curve"]), record["sets"])]:
+            for name, scores in sets.items():
+                if roles.get(name) in ("source", "shifted"):
+                    rows.append((*key, roles[name], epoch, percent(scores["all"])))
+    columns = ["dataset", "method", "seed", "role", "epoch", "accuracy"]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.groupby(columns[:-1], sort=False)["accuracy"].mean().reset_index()
+
+
+def _sum(terms: Mapping[str, float | None]) -> float:
+    values = [math.nan if value is None else value for value in terms.values()]
+    return math.fsum(values)

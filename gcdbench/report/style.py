@@ -1,0 +1,73 @@
+"""One colour, marker and hatch per method, the same in all plots and on the page.
+
+Colours are Okabe and Ito's, which people with any kind of colour vision can tell apart; markers and
+hatches say the same once more, for print in grey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gcdbench.report import names, published
+
+# on white and on a dark page, in the order of the paper's rows; then what is left for others
+_PALETTE = (
+    ("#56B4E9", "#7CC7F2"),
+    ("#E69F00", "#F0B429"),
+    ("#CC79A7", "#E096C0"),
+    ("#009E73", "#2FBF93"),
+    ("#0072B2", "#4393D6"),
+    ("#7F7F7F", "#A6A6A6"),
+    ("#D55E00", "#F0772B"),
+    ("#B5A300", "#D6C62E"),
+    ("#6A51A3", "#9E86D6"),
+    ("#7A4B2A", "#B98660"),
+    ("#44AA99", "#6CCBBB"),
+    ("#882255", "#C7568C"),
+)
+MARKERS = "osD^vPX<>*ph"
+_HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
+_DASHES = ("solid", "dashed", "dotted", "dashdot")
+_TINTS = (0.0, 0.45, -0.35, 0.65, -0.55)  # towards white (+) or black (-), for variants of a method
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a method is drawn."""
+
+    colour: str
+    dark: str  # on a dark page
+    marker: str
+    hatch: str
+    dashes: str
+
+
+def looks(methods: Iterable[str]) -> dict[str, Look]:
+    """Give each method its look: by the paper's row, variants as tints of their base."""
+    ordered = names.in_order(methods)
+    known = published.order()
+    others = [base for base in dict.fromkeys(map(names.base, ordered)) if base not in known]
+    found, variants = {}, dict.fromkeys(map(names.base, ordered), 0)
+    for spelling in ordered:
+        base = names.base(spelling)
+        number = known.index(base) if base in known else len(known) + others.index(base)
+        variant = variants[base]
+        variants[base] += 1
+        light, dark = _PALETTE[number % len(_PALETTE)]
+        tint = _TINTS[variant % len(_TINTS)]
+        found[spelling] = Look(
+            colour=_tinted(light, tint),
+            dark=_tinted(dark, tint / 2),
+            marker=MARKERS[(number + 3 * variant) % len(MARKERS)],
+            hatch=_HATCHES[variant % len(_HATCHES)],
+            dashes=_DASHES[variant % len(_DASHES)],
+        )
+    return found
+
+
+def _tinted(colour: str, amount: float) -> str:
+    goal = 255 if amount > 0 else 0
+    parts = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+    mixed = [round(part + abs(amount) * (goal - part)) for part in parts]
+    return "#" + "".join(f"{part:02X}" for part in mixed)
