@@ -24,7 +24,7 @@ from gcdbench.method import (
     Technique,
     balanced_weights,
 )
-from gcdbench.nn.backbone import Backbone, Recording, TokenHook
+from gcdbench.nn.backbone import Backbone, Level, Recording, TokenHook
 from gcdbench.nn.heads import CosineClassifier
 from gcdbench.plan import Spelling
 
@@ -50,6 +50,19 @@ class Composed(nn.Module):
     def provides(self) -> frozenset[str]:
         """What techniques may ask of the model."""
         return self.method.provides | ({"logits"} if self.auxiliary is not None else set())
+
+    @property
+    def level(self) -> Level:
+        """How deep into the backbone views may be computed before a step sees them."""
+        layers = self.layers()
+        if any(type(layer).mix is not Technique.mix for layer in layers):
+            return "images"
+        if any(
+            "tokens" in layer.requires or type(layer).tokens is not Technique.tokens
+            for layer in layers
+        ):
+            return "patches"
+        return "tokens"
 
     def layers(self) -> list[Technique]:
         """Return the techniques in the order in which they act."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,31 +15,10 @@ from gcdbench.data.loader import Loader
 from gcdbench.data.problem import Problem
 from gcdbench.method import Services, Store, seeded
 from gcdbench.metrics import Accuracies, SetScore, accuracies, aggregate, score
-from gcdbench.nn.backbone import Backbone, Tokens
+from gcdbench.nn.backbone import Backbone, Patches, Tokens
+from gcdbench.tokens import CHUNK, TokenStore, pack, unpack
 
 __all__ = ["Accuracies", "Evaluation", "Sweeper", "accuracies", "evaluate"]
-
-CACHE_BUDGET = 2 << 30  # trunk outputs are kept if all images of a problem fit into these bytes
-
-
-class TrunkCache:
-    """Outputs of the frozen trunk for the evaluation images, kept in memory between sweeps.
-
-    The trunk does not change in training, so its outputs serve all epochs, methods and seeds. Only
-    the last problem's are kept.
-    """
-
-    def __init__(self) -> None:
-        self._key: Any = None
-        self._chunks: list[Tokens] | None = None
-
-    def chunks(self, key: Any) -> list[Tokens] | None:
-        """Return what was kept under a key."""
-        return self._chunks if key == self._key else None
-
-    def keep(self, key: Any, chunks: list[Tokens]) -> None:
-        """Replace what is kept."""
-        self._key, self._chunks = key, chunks
 
 
 class Sweeper:
@@ -51,17 +30,18 @@ class Sweeper:
         loader: Loader,
         backbone: Backbone,
         device: torch.device,
-        cache: TrunkCache | None = None,
+        store: TokenStore,
         trunk_key: Any = None,
     ) -> None:
         self.loader = loader
         self.backbone = backbone
         self.device = device
-        self.cache = cache
+        self.store = store
         evaluated = [s.rows for s in problem.sets.values()]
         self.rows = np.unique(np.concatenate([problem.pool, *evaluated]))
         self.query_rows = np.unique(np.concatenate(evaluated))
-        self.key = (problem.fingerprint, trunk_key, tuple(sorted(backbone.tapped)))
+        self.ids = problem.images.ids
+        self.shelf = store.shelf(("centre crop", trunk_key))
         self._positions = {
             "labelled": self._find(problem.labelled),
             "unlabelled": self._find(problem.unlabelled),
@@ -80,7 +60,7 @@ class Sweeper:
     def sweep(self) -> Store:
         """Return the features under the current weights."""
         if self._store is None:
-            encoded = [self.backbone.tail(tokens) for tokens in self._trunk()]
+            encoded = [self.backbone(tokens) for tokens in self._trunk()]
             taps = {
                 block: torch.cat([e.taps[block] for e in encoded])
                 for block in sorted(self.backbone.tapped)
@@ -90,31 +70,34 @@ class Sweeper:
             self._store = Store(features, taps, self._labels, **positions)
         return self._store
 
-    def _trunk(self) -> Any:
-        kept = self.cache.chunks(self.key) if self.cache is not None else None
-        if kept is not None:
-            return kept
-        chunks = (
-            self.backbone.trunk(self.backbone.patches(images.to(self.device).float() / 255))
-            for images in self.loader.sweep(self.rows)
-        )
-        if self.cache is None:
-            return chunks
-        first = next(chunks)
-        size = first.x[0].numel() * first.x.element_size() * len(self.rows)
-        if size > CACHE_BUDGET:
-            return _chain(first, chunks)
-        everything = [first, *chunks]
-        self.cache.keep(self.key, everything)
-        return everything
+    def _trunk(self) -> Iterator[Tokens | Patches]:
+        """Yield the trunk's output for all images, from the store as far as it holds them."""
+        missing = [row for row in self.rows if self.ids[row] not in self.shelf]
+        if missing and not self._fill(missing):
+            for images in self.loader.sweep(self.rows):
+                yield unpack(self.backbone, self._pack(images), "tokens").to(self.device)
+            return
+        for part in np.split(self.rows, range(CHUNK, len(self.rows), CHUNK)):
+            packed = torch.stack([self.shelf[self.ids[row]] for row in part])
+            yield unpack(self.backbone, packed.to(self.device), "tokens")
+
+    def _fill(self, missing: list[int]) -> bool:
+        """Put images on the shelf if all of them fit."""
+        rows, done = np.array(missing), 0
+        for images in self.loader.sweep(rows):
+            packed = self._pack(images).cpu()
+            if done == 0 and not self.store.has_room(len(rows), packed[0]):
+                return False
+            for row, features in zip(rows[done : done + len(packed)], packed, strict=True):
+                self.shelf[self.ids[row]] = features
+            done += len(packed)
+        return True
+
+    def _pack(self, images: Tensor) -> Tensor:
+        return pack(self.backbone, images.to(self.device).float() / 255, "tokens")
 
     def _find(self, rows: np.ndarray) -> Tensor:
         return torch.from_numpy(np.searchsorted(self.rows, rows))
-
-
-def _chain(first: Tokens, rest: Any) -> Any:
-    yield first
-    yield from rest
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
-from gcdbench.nn.backbone import Backbone, Encoded, Recording
+from gcdbench.nn.backbone import Backbone, Encoded, Patches, Recording, Tokens
 
 UNLABELLED = -1
 
@@ -78,7 +78,7 @@ class Clock:
 class Batch:
     """Images of one step: V views of B images, view-major wherever they are stacked."""
 
-    views: Tensor  # (V, B, 3, H, W), values in [0, 1]
+    views: Tensor | Patches | Tokens  # (V, B, 3, H, W) in [0, 1], or V*B views computed before
     labels: Tensor  # (B,), UNLABELLED where hidden
     index: Tensor  # (B,), position in the training pool
     targets: Tensor | None = None  # (B, K) soft labels of labelled rows that were mixed
@@ -92,9 +92,14 @@ class Batch:
         return self.labels != UNLABELLED
 
     @property
-    def images(self) -> Tensor:
-        """All views stacked, (V*B, 3, H, W): first all first views, then all second ones."""
-        return self.views.flatten(0, 1)
+    def images(self) -> Tensor | Patches | Tokens:
+        """All views stacked, V*B rows: first all first views, then all second ones."""
+        return self.views.flatten(0, 1) if isinstance(self.views, Tensor) else self.views
+
+    @property
+    def num_views(self) -> int:
+        """Number of views of every image."""
+        return len(self.images) // max(len(self), 1)
 
     @property
     def order(self) -> Tensor:
@@ -103,12 +108,12 @@ class Batch:
 
     def per_view(self, rows: Tensor) -> Tensor:
         """Repeat a per-image tensor (B, ...) for every view: (V*B, ...)."""
-        return rows.repeat(len(self.views), *[1] * (rows.ndim - 1))
+        return rows.repeat(self.num_views, *[1] * (rows.ndim - 1))
 
     def to(self, device: torch.device) -> Batch:
         """Move to a device, turning stored bytes into numbers between 0 and 1."""
-        views = self.views.to(device, non_blocking=True)
-        if views.dtype == torch.uint8:
+        views = self.views.to(device)
+        if isinstance(views, Tensor) and views.dtype == torch.uint8:
             views = views.float().div_(255)
         return replace(
             self,

@@ -28,6 +28,7 @@ class TrainConfig:
     min_lr_share: float = 1e-3  # the cosine ends at lr/1000, released codes
     warmup_epochs: int = 0  # linear from lr * min_lr_share; UNO uses 10
     draws_per_epoch: int | None = None  # images drawn per epoch; as many as the pool has by default
+    view_bank: int = 0  # pre-drawn views per image, kept as frozen features; 0: fresh ones each time
     amp: bool = True  # mixed precision on CUDA; never on CPU
     eval_every: int = 0  # epochs between evaluations for the learning curve; 0: the last one only
 
@@ -35,6 +36,8 @@ class TrainConfig:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.view_bank < 0 or self.view_bank == 1:
+            raise ValueError(f"view_bank must be 0 or at least 2, got {self.view_bank}")
         if self.lr <= 0:
             raise ValueError(f"lr must be above 0, got {self.lr}")
         if self.draws_per_epoch is not None and self.draws_per_epoch < 1:

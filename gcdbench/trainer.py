@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from gcdbench.compose import Composed
-from gcdbench.data.loader import Loader
-from gcdbench.method import Clock, Services
+from gcdbench.method import Batch, Clock, Services
 from gcdbench.settings import TrainConfig
 
 log = logging.getLogger(__name__)
+
+
+class Batches(Protocol):
+    """What the loop needs of a loader."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of batches in an epoch."""
+
+    def epoch(self, epoch: int, weights: Tensor) -> Iterator[Batch]:
+        """Yield the batches of an epoch."""
 
 
 class Diverged(RuntimeError):
@@ -70,7 +80,7 @@ def trained_state(model: nn.Module) -> dict[str, Tensor]:
 
 def train(
     model: Composed,
-    loader: Loader,
+    loader: Batches,
     config: TrainConfig,
     services: Services,
     *,
@@ -117,12 +127,12 @@ def train(
 
 def _step(
     model: Composed,
-    batch: Any,
+    batch: Batch,
     clock: Clock,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
 ) -> dict[str, Tensor]:
-    with torch.autocast(batch.views.device.type, enabled=scaler.is_enabled()):
+    with torch.autocast(batch.labels.device.type, enabled=scaler.is_enabled()):
         step = model.step(batch, clock)
     optimizer.zero_grad(set_to_none=True)
     scaler.scale(step.loss).backward()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gcdbench.draws import permutation
@@ -82,10 +83,10 @@ class UNO(Method):
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         features = self.encode(batch).cls
-        views = features.unflatten(0, (len(batch.views), -1))
+        views = features.unflatten(0, (batch.num_views, -1))
 
-        logits, cluster = self._swapped(self.cluster, views, batch.labels)
-        _, over = self._swapped(self.over, views, batch.labels)
+        logits, cluster = self._swapped(self.cluster, views, batch)
+        _, over = self._swapped(self.over, views, batch)
         self.head_losses += cluster.detach()
 
         best = logits.index_select(1, self.best_head).flatten(0, 2)
@@ -93,7 +94,7 @@ class UNO(Method):
         return Step(terms, features, best / self.config.temperature)
 
     def _swapped(
-        self, head: MultiHeadPrototypes, views: Tensor, labels: Tensor
+        self, head: MultiHeadPrototypes, views: Tensor, batch: Batch
     ) -> tuple[Tensor, Tensor]:
         """Let the targets of one view teach the other: logits (V, H, B, K), losses (H,)."""
         c = self.config
@@ -101,11 +102,14 @@ class UNO(Method):
         past = self._score_past(head).expand(len(views), -1, -1, -1)
         targets = balanced_targets(
             torch.cat([past, logits.detach()], dim=2),
-            torch.cat([labels.new_full(past.shape[2:3], UNLABELLED), labels]),
+            F.pad(batch.labels, (past.shape[2], 0), value=UNLABELLED),
             first_class=0 if c.assign_to == "all" else self.task.num_old,
             epsilon=c.epsilon,
             iterations=c.iterations,
         )[:, :, past.shape[2] :]
+        if batch.targets is not None:
+            old = slice(self.task.num_old)
+            targets[:, :, batch.labelled, old] = batch.targets[batch.labelled, old]
         losses = soft_cross_entropy(logits, targets.flip(0), temperature=c.temperature)
         return logits, losses.mean((0, 2))
 

@@ -103,23 +103,28 @@ class Loader:
         self.steps_per_epoch = max((draws_per_epoch or len(self.pool)) // self.batch_size, 1)
         self.images = Resized(problem.images, Views(size))
 
-    def epoch(self, epoch: int, weights: Tensor) -> Iterator[Batch]:
-        """Yield the batches of an epoch: images drawn with replacement by their weights."""
+    def draws(self, epoch: int, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw an epoch: pool positions (steps, B) and numbers in [0, 1) (steps, V, B, 3)."""
         generator = seeded(self.seed, "batches", epoch)
         drawn = draw(weights, self.steps_per_epoch * self.batch_size, generator)
         shape = (self.steps_per_epoch, self.num_views, self.batch_size, 3)
-        crops = torch.rand(shape, generator=generator).numpy()
-        index = drawn.view(self.steps_per_epoch, self.batch_size)
-        requests = [(self.pool[i], u) for i, u in zip(index.numpy(), crops, strict=True)]
-        for i, views in zip(index, self._serve(requests), strict=True):
+        crops = torch.rand(shape, generator=generator)
+        return drawn.view(self.steps_per_epoch, self.batch_size), crops
+
+    def epoch(self, epoch: int, weights: Tensor) -> Iterator[Batch]:
+        """Yield the batches of an epoch: images drawn with replacement by their weights."""
+        index, crops = self.draws(epoch, weights)
+        requests = [(self.pool[i], u) for i, u in zip(index.numpy(), crops.numpy(), strict=True)]
+        for i, views in zip(index, self.serve(requests), strict=True):
             yield Batch(views.unflatten(0, (self.num_views, -1)), self.labels[i], i)
 
     def sweep(self, rows: np.ndarray, batch_size: int = 256) -> Iterator[Tensor]:
         """Yield centre crops (b, 3, H, W) of the given rows, in order, as bytes."""
         cuts = range(batch_size, len(rows), batch_size)
-        yield from self._serve([(part, None) for part in np.split(rows, cuts)])
+        yield from self.serve([(part, None) for part in np.split(rows, cuts)])
 
-    def _serve(self, requests: list) -> Iterator[Tensor]:
+    def serve(self, requests: list) -> Iterator[Tensor]:
+        """Yield the views (V*b, 3, H, W) of each request: rows, and draws (V, b, 3) or None."""
         yield from DataLoader(
             self.images,
             sampler=requests,

@@ -8,9 +8,9 @@ patch tokens are asked for. Both shortcuts give the same numbers as the plain fo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,14 +18,37 @@ from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import Tensor, nn
 
 TokenHook = Callable[[Tensor, int], Tensor]
+Level = Literal["images", "patches", "tokens"]  # how deep into the backbone a view is computed
+
+
+@dataclass(frozen=True)
+class Patches:
+    """State of images behind the patch embedding, before CLS token and positions."""
+
+    x: Tensor  # (n, p, d)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def to(self, device: torch.device) -> Patches:
+        """Move to a device, in full precision."""
+        return Patches(self.x.to(device, non_blocking=True).float())
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """State of the images behind the frozen trunk."""
+    """State of images behind the frozen trunk."""
 
     x: Tensor  # (n, prefix + p, d)
     taps: dict[int, Tensor] = field(default_factory=dict)  # block -> CLS (n, d), normalised
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def to(self, device: torch.device) -> Tokens:
+        """Move to a device, in full precision."""
+        taps = {block: cls.to(device).float() for block, cls in self.taps.items()}
+        return Tokens(self.x.to(device, non_blocking=True).float(), taps)
 
 
 @dataclass(frozen=True)
@@ -125,18 +148,20 @@ class Backbone(nn.Module):
         with torch.no_grad():
             return self.vit.patch_embed(self.normalise(images))
 
-    def trunk(self, patches: Tensor) -> Tokens:
+    def trunk(self, patches: Tensor, taps: Collection[int] | None = None) -> Tokens:
         """Run the frozen blocks on a patch embedding; only mixed patches may need gradients."""
+        tapped = self.tapped if taps is None else taps
         if self._recording is not None:
             self._recording.patches, self._recording.maps = patches, []
         with torch.set_grad_enabled(patches.requires_grad and torch.is_grad_enabled()):
             x = self.vit.norm_pre(self.vit._pos_embed(self._apply_hooks(patches, 0)))
-            taps: dict[int, Tensor] = {}
+            found: dict[int, Tensor] = {}
             for number, block in enumerate(self.vit.blocks[: self.num_frozen], start=1):
                 self._record(block, x)
                 x = self._apply_hooks(block(x), number)
-                self._tap(taps, number, x)
-        return Tokens(x, taps)
+                if number in tapped:
+                    found[number] = self.vit.norm(x[:, 0])
+        return Tokens(x, found)
 
     def tail(self, tokens: Tokens) -> Encoded:
         """Run the trained blocks; of the last one only the CLS token is computed."""
@@ -146,14 +171,17 @@ class Backbone(nn.Module):
             self._record(block, x)
             last = number == self.num_blocks and not self._hooks
             x = cls_only(block, x) if last else self._apply_hooks(block(x), number)
-            self._tap(taps, number, x)
+            if number in self.tapped:
+                taps[number] = self.vit.norm(x[:, 0])
         last = self.output_block == self.num_blocks
         cls = self.vit.norm(x[:, 0]) if last else taps[self.output_block]
         return Encoded(cls if self._cls_hook is None else self._cls_hook(cls), taps)
 
-    def forward(self, images: Tensor) -> Encoded:
-        """Encode images (n, 3, H, W) with values in [0, 1]."""
-        return self.tail(self.trunk(self.patches(images)))
+    def forward(self, images: Tensor | Patches | Tokens) -> Encoded:
+        """Encode images (n, 3, H, W) with values in [0, 1], or what was made of them before."""
+        if isinstance(images, Tensor):
+            images = Patches(self.patches(images))
+        return self.tail(self.trunk(images.x) if isinstance(images, Patches) else images)
 
     def attention(self, images: Tensor) -> Tensor:
         """Return the CLS-to-patch attention (blocks, n, heads, p) of every block."""
@@ -180,10 +208,6 @@ class Backbone(nn.Module):
         for hook in self._hooks:
             x = hook(x, number)
         return x
-
-    def _tap(self, taps: dict[int, Tensor], number: int, x: Tensor) -> None:
-        if number in self.tapped:
-            taps[number] = self.vit.norm(x[:, 0])
 
 
 def cls_only(block: Any, x: Tensor) -> Tensor:

@@ -14,11 +14,12 @@ import torch
 from gcdbench import records
 from gcdbench.compose import compose
 from gcdbench.data.loader import Loader
-from gcdbench.evaluator import Evaluation, Sweeper, TrunkCache, evaluate, services_for
+from gcdbench.evaluator import Evaluation, Sweeper, evaluate, services_for
 from gcdbench.method import Task
 from gcdbench.nn.load import load_backbone
 from gcdbench.plan import Cell
 from gcdbench.runner import checkpoint
+from gcdbench.tokens import BankedLoader, TokenStore
 from gcdbench.trainer import Progress, train
 
 CHECKPOINT_SECONDS = 60.0  # least time between two checkpoints
@@ -34,7 +35,7 @@ class CellRun:
         device: torch.device,
         *,
         workers: int = 0,
-        cache: TrunkCache | None = None,
+        store: TokenStore | None = None,
     ) -> None:
         self.cell = cell
         self.folder = records.cell_folder(results, cell)
@@ -60,8 +61,14 @@ class CellRun:
             seed=cell.seed,
         )
         self.model = compose(cell.spelling, cell.settings()["config"], task, backbone).to(device)
+        store = TokenStore() if store is None else store
         trunk = (cell.fingerprints()["weights"], cell.backbone)
-        self.sweeper = Sweeper(self.problem, self.loader, backbone, device, cache, trunk)
+        self.sweeper = Sweeper(self.problem, self.loader, backbone, device, store, trunk)
+        self.batches: Loader | BankedLoader = self.loader
+        if config.view_bank and self.model.level != "images":
+            self.batches = BankedLoader(
+                self.loader, backbone, self.model.level, config.view_bank, store, trunk, device
+            )
         self.services = services_for(self.sweeper, cell.seed)
         self._saved = time.monotonic()
 
@@ -74,7 +81,7 @@ class CellRun:
             self.curve = resume.pop("curve")
         train(
             self.model,
-            self.loader,
+            self.batches,
             self.cell.train,
             self.services,
             seed=self.cell.seed,

@@ -12,9 +12,9 @@ import torch
 
 from gcdbench import records
 from gcdbench.errors import UserError
-from gcdbench.evaluator import TrunkCache
 from gcdbench.plan import Cell
 from gcdbench.runner.cell import CellRun
+from gcdbench.tokens import TokenStore
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +45,14 @@ def run_cells(
 ) -> Outcome:
     """Run all cells without a record; a cell that fails does not stop the others."""
     records.check_writable(results)
-    outcome, cache = Outcome(), TrunkCache()
+    outcome, store = Outcome(), TokenStore()
     for number, cell in enumerate(cells, start=1):
         if records.is_done(results, cell):
             outcome.skipped.append(cell)
             continue
         log.info("[%d/%d] %s", number, len(cells), cell.label)
         try:
-            record = CellRun(cell, results, device, workers=workers, cache=cache).execute()
+            record = CellRun(cell, results, device, workers=workers, store=store).execute()
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
             folder = records.cell_folder(results, cell)
