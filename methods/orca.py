@@ -83,6 +83,7 @@ class ORCA(Method):
             first,
             batch.labels,
             uncertainty=self.uncertainty,
+            targets=batch.targets,
             scale=c.scale,
             largest=c.largest_margin,
         )
@@ -97,8 +98,7 @@ class ORCA(Method):
 
     def _partners(self, features: Tensor, batch: Batch, clock: Clock) -> Tensor:
         """Draw a partner for each row, in the order of the images and not of the batch."""
-        order = batch.index.argsort(stable=True)
-        generator = clock.generator("partners")
+        order, generator = batch.order, clock.generator("partners")
         drawn = positive_partners(features[order], batch.labels[order], generator=generator)
         return torch.empty_like(order).index_copy_(0, order, order[drawn])
 

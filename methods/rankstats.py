@@ -54,17 +54,19 @@ class RankStats(Method):
         c = self.config
         features = self.encode(batch).cls
         logits = self.classify(features)
-        first = logits[: len(batch)]
         p, q = logits.softmax(1).chunk(2)
 
         same = same_top_dimensions(features[: len(batch)].detach(), c.top_k)
         if c.label_pairs == "labels":
             same = with_label_pairs(same, batch.labels)
-        scope = first if c.ce_scope == "all" else first[:, : self.task.num_old]
+        scope = slice(self.task.num_classes if c.ce_scope == "all" else self.task.num_old)
+        targets = None if batch.targets is None else batch.targets[:, scope]
         ramp = ramp_up(clock.epoch, round(c.ramp_share * clock.epochs), c.consistency_weight)
 
         terms = {
-            "classify": cross_entropy_on(scope, batch.labels),
+            "classify": cross_entropy_on(
+                logits[: len(batch), scope], batch.labels, targets=targets
+            ),
             "pairs": pairwise_cross_entropy(q, p, same),
             "consistency": ramp * F.mse_loss(p, q),
         }

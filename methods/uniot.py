@@ -102,12 +102,16 @@ class UniOT(Method):
     def step(self, batch: Batch, clock: Clock) -> Step:
         c = self.config
         features = self.encode(batch).cls
-        n, ids = self.embed(features), batch.per_view(batch.index)
-        rows = target_rows(batch.per_view(batch.labels), ids)
+        n, labels, ids = self.embed(features), *map(batch.per_view, (batch.labels, batch.index))
+        rows = target_rows(labels, ids)
         target, generator = n[rows], clock.generator("queue")
 
+        soft = None if batch.targets is None else batch.per_view(batch.targets)
         classify = cross_entropy_on(
-            self.known(n), batch.per_view(batch.labels), temperature=c.temperature
+            self.known(n),
+            labels,
+            targets=None if soft is None else soft[:, : self.task.num_old],
+            temperature=c.temperature,
         )
         private = private_class_loss(
             target,

@@ -36,7 +36,6 @@ class Ring(nn.Module):
     def push(self, rows: Tensor, ids: Tensor) -> None:
         """Replace the oldest rows; of more than it holds, the last ones stay."""
         rows, ids = rows[-len(self) :], ids[-len(self) :]
-        at = (self.cursor + torch.arange(len(ids), device=ids.device)) % len(self)
-        self.rows[at] = rows.to(self.rows.dtype)
-        self.ids[at] = ids
+        at = (self.cursor + torch.arange(len(ids), device=self.ids.device)) % len(self)
+        self.rows[at], self.ids[at] = rows.to(self.rows), ids.to(self.ids)
         self.cursor.copy_((self.cursor + len(ids)) % len(self))
