@@ -81,8 +81,9 @@ def semi_supervised_kmeans(
     x = _rows(unlabelled, "unlabelled", device=device, normalise=normalise)
     anchors = _anchors(labelled, targets, like=x, normalise=normalise)
     _check(anchors, k=k, n_init=n_init, max_iter=max_iter, init=init)
+    nearest = _Nearest(x, kept=min(len(x), memory // (4 * k)))
     runs = (
-        _lloyd(x, anchors, start, max_iter=max_iter, tol=tol, spherical=spherical, memory=memory)
+        _lloyd(nearest, anchors, start, max_iter=max_iter, tol=tol, spherical=spherical)
         for start in _starts(x, anchors, k, init=init, n_init=n_init, seed=seed)
     )
     best = next(runs)
@@ -99,7 +100,7 @@ def assign(x: Table, centers: Table, *, normalise: bool = False) -> Tensor:
     rows = _rows(x, "x", device=places.device, normalise=normalise)
     if rows.shape[1] != places.shape[1]:
         raise ValueError(f"x has {rows.shape[1]} features but the centers have {places.shape[1]}")
-    return _nearest(rows, places, longest=_longest(rows))
+    return _Nearest(rows)(places)
 
 
 @dataclass(frozen=True)
@@ -133,99 +134,127 @@ def _anchors(
     classes, labels = ids.unique(return_inverse=True)
     sums = rows.new_zeros(len(classes), rows.shape[1], dtype=torch.float64)
     sizes = sums.new_zeros(len(classes), dtype=torch.long)
-    _add(sums, sizes, rows, torch.arange(len(rows), device=rows.device), labels)
+    _carry(sums, sizes, rows, torch.full_like(labels, -1), labels)
     return _Anchors(rows, labels, sums, sizes)
 
 
 def _lloyd(
-    x: Tensor,
+    nearest: _Nearest,
     anchors: _Anchors,
     centers: Tensor,
     *,
     max_iter: int,
     tol: float,
     spherical: bool,
-    memory: int,
 ) -> KMeansResult:
     """Alternate assignment and means until the centres rest."""
+    x = nearest.x
     centers = normalize(centers, dim=1) if spherical else centers
-    k, longest = len(centers), _longest(x)
     sums = torch.zeros_like(centers, dtype=torch.float64)
     sums[: len(anchors)] = anchors.sums
-    sizes = torch.zeros(k, dtype=torch.long, device=x.device)
+    sizes = torch.zeros(len(centers), dtype=torch.long, device=x.device)
     sizes[: len(anchors)] = anchors.sizes
-    kept = x.new_empty(min(len(x), memory // (4 * k)), k)
-    moved = torch.arange(k, device=x.device)
     labels = torch.full((len(x),), -1, device=x.device)
     for step in range(1, max_iter + 1):
-        before, labels = labels, _nearest(x, centers, longest=longest, kept=kept, moved=moved)
+        before, labels = labels, nearest(centers)
         if step == max_iter:
             break
-        changed = (labels != before).nonzero().squeeze(1)
-        _add(sums, sizes, x, changed, labels)
-        if step > 1:
-            _add(sums, sizes, x, changed, before, sign=-1)
+        _carry(sums, sizes, x, before, labels)
         means = torch.where(sizes[:, None] > 0, sums / sizes[:, None], centers).float()
         means = normalize(means, dim=1) if spherical else means
         if float(torch.linalg.vector_norm(means - centers, dim=1).sum()) ** 2 < tol:
             break
-        moved = (means != centers).any(1).nonzero().squeeze(1)
         centers = means
     inertia = _inertia(x, centers, labels) + _inertia(anchors.rows, centers, anchors.labels)
     return KMeansResult(labels, anchors.labels, centers, inertia, step)
 
 
-def _add(
-    sums: Tensor, sizes: Tensor, x: Tensor, rows: Tensor, labels: Tensor, sign: int = 1
-) -> None:
-    """Add rows to the sums and sizes of their clusters, or take them away, in double precision."""
-    sizes.add_(torch.bincount(labels[rows], minlength=len(sizes)), alpha=sign)
-    for block in _blocks(len(rows), x.shape[1]):
-        part = rows[block]
-        sums.index_add_(0, labels[part], x[part].double(), alpha=sign)
+def _carry(sums: Tensor, sizes: Tensor, x: Tensor, before: Tensor, after: Tensor) -> None:
+    """Carry rows that changed cluster (-1: none so far) from sum to sum, in double precision."""
+    changed = (before != after).nonzero().squeeze(1)
+    for block in _blocks(len(changed), x.shape[1]):
+        rows = changed[block]
+        values = x[rows].double()
+        for labels, sign in ((after[rows], 1), (before[rows], -1)):
+            if int(labels[0]) >= 0:
+                sums.index_add_(0, labels, values, alpha=sign)
+                sizes.add_(torch.bincount(labels, minlength=len(sizes)), alpha=sign)
 
 
-def _nearest(
-    x: Tensor,
-    centers: Tensor,
-    *,
-    longest: float,
-    kept: Tensor | None = None,
-    moved: Tensor | None = None,
-) -> Tensor:
+class _Nearest:
     """Assign each row to the centre with the largest ``x.c - |c|^2 / 2``, block by block.
 
-    Where the two best scores are closer than the product's rounding error the row is decided again
-    in double precision.
-
-    Args:
-        x: rows, ``(n, d)``.
-        centers: centres, ``(k, d)``.
-        longest: norm of the longest row, which bounds the rounding error.
-        kept: place for the scores of the first rows, which the next call finds there.
-        moved: the centres whose kept scores are out of date; None for all.
+    The scores of the first ``kept`` rows are remembered: from call to call only centres that have
+    moved are multiplied again, and only rows that these concern are decided again.
     """
-    offset = -0.5 * centers.square().sum(1)
-    reach = float(torch.linalg.vector_norm(centers, dim=1).max())
-    error = _unit_roundoff() * math.sqrt(x.shape[1]) * reach * (longest + reach)
-    labels = torch.empty(len(x), dtype=torch.long, device=x.device)
-    for block in _blocks(len(x), len(centers)):
-        place = kept[block] if kept is not None and block.stop <= len(kept) else None
+
+    def __init__(self, x: Tensor, kept: int = 0) -> None:
+        self.x = x
+        self.kept = kept
+        self.longest = float(torch.linalg.vector_norm(x, dim=1).max())
+        self.scores = self.centers = self.labels = x.new_empty(0, 0)
+
+    def __call__(self, centers: Tensor) -> Tensor:
+        """Return the index of the nearest centre of each row."""
+        moved = self._moved(centers)
+        if not bool(moved.any()):
+            return self.labels
         # With most centres moving, writing to scattered columns would cost what it saves.
-        if place is None or moved is None or len(moved) > 0.8 * len(centers):
-            scores = torch.addmm(offset, x[block], centers.T, out=place)
-        else:
-            fresh = torch.addmm(offset[moved], x[block], centers[moved].T)
-            scores = place.scatter_(1, moved.expand(len(fresh), -1), fresh)
+        partly = int(moved.sum()) <= 0.8 * len(centers)
+        offset = -0.5 * centers.square().sum(1)
+        labels = torch.empty(len(self.x), dtype=torch.long, device=self.x.device)
+        for block in _blocks(len(self.x), len(centers)):
+            x, scores = self.x[block], self.scores[block] if block.stop <= self.kept else None
+            if partly and scores is not None:
+                labels[block] = self._revise(scores, x, centers, offset, moved, self.labels[block])
+            else:
+                scores = torch.addmm(offset, x, centers.T, out=scores)
+                labels[block] = self._decide(scores, x, centers)
+        self.centers, self.labels = centers, labels
+        return labels
+
+    def _moved(self, centers: Tensor) -> Tensor:
+        if self.centers.shape == centers.shape:
+            return (centers != self.centers).any(1)
+        self.scores = centers.new_empty(self.kept, len(centers))
+        return torch.ones(len(centers), dtype=torch.bool, device=centers.device)
+
+    def _revise(
+        self,
+        scores: Tensor,
+        x: Tensor,
+        centers: Tensor,
+        offset: Tensor,
+        moved: Tensor,
+        labels: Tensor,
+    ) -> Tensor:
+        """Decide again where the row's own centre moved or another one came as near."""
+        columns = moved.nonzero().squeeze(1)
+        fresh = torch.addmm(offset[columns], x, centers[columns].T)
+        scores.scatter_(1, columns.expand(len(x), -1), fresh)
+        own = scores.gather(1, labels[:, None]).squeeze(1)
+        rivalled = fresh.amax(1) >= own - self._error(centers)
+        doubtful = (moved[labels] | rivalled).nonzero().squeeze(1)
+        return labels.index_put((doubtful,), self._decide(scores[doubtful], x, centers, doubtful))
+
+    def _decide(
+        self, scores: Tensor, x: Tensor, centers: Tensor, rows: Tensor | None = None
+    ) -> Tensor:
+        """Return the best of each row of scores, by exact distances where rounding may decide."""
         top, label = scores.max(1, keepdim=True)
         second = scores.scatter_(1, label, -math.inf).amax(1, keepdim=True)
         scores.scatter_(1, label, top)
+        close = (top - second <= self._error(centers)).squeeze(1).nonzero().squeeze(1)
         label = label.squeeze(1)
-        close = (top - second).squeeze(1) <= 2 * error
-        if bool(close.any()):
-            label[close] = _nearest_exactly(x[block][close], centers)
-        labels[block] = label
-    return labels
+        if len(close):
+            label[close] = _nearest_exactly(x[close if rows is None else rows[close]], centers)
+        return label
+
+    def _error(self, centers: Tensor) -> float:
+        """Bound the rounding error of the difference of two scores."""
+        reach = float(torch.linalg.vector_norm(centers, dim=1).max())
+        size = math.sqrt(self.x.shape[1]) * reach * (self.longest + reach)
+        return 2 * _unit_roundoff() * size
 
 
 def _nearest_exactly(x: Tensor, centers: Tensor) -> Tensor:
@@ -247,7 +276,7 @@ def _starts(
         draws[restart] = random.rand(new - blind, trials)
     gap = torch.full((len(x),), math.inf, device=x.device)
     if not blind:
-        gap = _gaps(x, anchors.means)
+        gap = _squared_gaps(x, anchors.means, _Nearest(x)(anchors.means))
     group = max(1, MEMORY // (32 * trials * len(x)))
     for at in range(0, n_init, group):
         here = slice(at, at + group)
@@ -294,9 +323,8 @@ def _plus_plus(x: Tensor, gap: Tensor, first: Tensor, draws: Tensor, *, blind: b
 
 def _squared_distances(x: Tensor, lengths: Tensor, picks: Tensor) -> Tensor:
     """Return the squared distances of the picked rows to all; small ones without cancellation."""
-    scale = lengths[picks][:, None] + lengths
-    gaps = torch.addmm(scale, x[picks], x.T, alpha=-2)
-    near, row = (gaps < 1e-2 * scale).nonzero(as_tuple=True)
+    gaps = torch.addmm(lengths, x[picks], x.T, alpha=-2).add_(lengths[picks][:, None])
+    near, row = (gaps < 0.01 * lengths).nonzero(as_tuple=True)
     for block in _blocks(len(near), x.shape[1]):
         i, j = near[block], row[block]
         gaps[i, j] = (x[picks[i]] - x[j]).square().sum(1)
@@ -314,11 +342,6 @@ def _neighbourhoods(x: Tensor, picks: Tensor, size: int) -> Tensor:
     return seeds
 
 
-def _gaps(x: Tensor, centers: Tensor) -> Tensor:
-    """Return the squared distance of each row from its nearest centre."""
-    return _squared_gaps(x, centers, _nearest(x, centers, longest=_longest(x)))
-
-
 def _inertia(x: Tensor, centers: Tensor, labels: Tensor) -> float:
     return float(_squared_gaps(x, centers, labels).sum(dtype=torch.float64))
 
@@ -334,10 +357,6 @@ def _blocks(rows: int, columns: int) -> Iterator[slice]:
     """Cut rows of float32 into blocks."""
     step = max(1, BLOCK // (4 * max(columns, 1)))
     return (slice(at, min(at + step, rows)) for at in range(0, rows, step))
-
-
-def _longest(x: Tensor) -> float:
-    return float(torch.linalg.vector_norm(x, dim=1).max())
 
 
 def _unit_roundoff() -> float:
