@@ -4,7 +4,7 @@ As in GCD (Vaze et al., CVPR 2022): cluster all features with k-means for a cand
 the clusters on the labelled rows alone; the K with the highest accuracy wins. Two searches visit
 the candidates in the official order, Brent's method on the truncated K and a binary search. Both
 ask for the same K many times, which costs one clustering here. The answer is the best K visited,
-the smallest among equals; the official binary search forgets what it saw before its last round.
+the smallest among equals.
 """
 
 from __future__ import annotations
