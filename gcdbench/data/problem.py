@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,9 +18,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from gcdbench.data.images import Images
+from gcdbench.errors import UserError
 
-
-Role = Literal["source", "shifted", "unseen"]  # unseen: no image of that domain is trained on
+# unseen: no image of that domain is trained on; validation: labelled images kept out of training
+Role = Literal["source", "shifted", "unseen", "validation"]
+Augment = Literal["plain", "jitter"]  # crop and flip; jitter adds colour and grey, as on DomainNet
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class Problem:
     labelled: np.ndarray  # rows that are trained on with their labels
     unlabelled: np.ndarray  # rows that are trained on without
     sets: dict[str, EvalSet]
+    augment: Augment = "plain"
     notes: dict[str, str] = field(default_factory=dict)  # facts that a record should name
 
     @property
@@ -63,7 +69,8 @@ class Problem:
     def fingerprint(self) -> str:
         """Hash of everything that defines the problem but the pixels."""
         digest = hashlib.sha256()
-        digest.update(json.dumps([self.classes, self.num_old, self.notes]).encode())
+        facts = [self.classes, self.num_old, self.augment, self.notes]
+        digest.update(json.dumps(facts).encode())
         digest.update("\n".join(self.images.ids).encode())
         for rows in (self.labels, self.labelled, self.unlabelled):
             digest.update(np.ascontiguousarray(rows, dtype="<i8").tobytes())
@@ -93,10 +100,17 @@ class Problem:
 class Source(ABC):
     """Base class of dataset sources: from a dataset's settings and a data root to a problem.
 
-    One source a file in gcdbench/data/sources/; its nested Config says what a suite may set.
+    One source a file in gcdbench/data/sources/; its nested Config says what a suite may set. What
+    describes a dataset on disk is a literal: ``gcdbench data info`` reads it without importing.
     """
 
+    title: ClassVar[str] = ""  # the dataset's name in its paper
     homepage: ClassVar[str] = ""
+    disk: ClassVar[str] = ""  # how much space it takes
+    folders: ClassVar[tuple[str, ...]] = ()  # below the data root, the usual name first
+    layout: ClassVar[str] = ""  # what must be in the folder, one path a line
+    archives: ClassVar[tuple[tuple[str, str], ...]] = ()  # (address, "md5:..." or "")
+    expected: ClassVar[dict[str, int]] = {}  # number of images in each part of the real dataset
 
     @dataclass(frozen=True)
     class Config:
@@ -104,8 +118,47 @@ class Source(ABC):
 
     def __init__(self, config: Any, root: Path | None) -> None:
         self.config = config
-        self.root = root
+        given = root or os.environ.get("GCDBENCH_DATA")
+        self.root = Path(given).expanduser() if given else None
+
+    @property
+    def plugin(self) -> str:
+        """The source's name in suites and on the command line."""
+        return type(self).__module__.rpartition(".")[2].removeprefix("gcdbench_plugin_")
 
     @abstractmethod
     def problem(self, name: str) -> Problem:
         """Build the problem; raise a UserError that says what is missing and where to put it."""
+
+    def parts(self) -> dict[str, Images]:
+        """Return the images on disk by part, for ``gcdbench data verify``."""
+        return {"images": self.problem("verify").images}
+
+    def locate(self, *needed: str) -> Path:
+        """Return the dataset's folder: the first one that holds all that is needed."""
+        help_ = f"'gcdbench data info {self.plugin}' says where to get it"
+        if self.root is None:
+            raise UserError(
+                f"{self.title} is needed on disk: name the folder that holds {self.folders[0]}/ "
+                f"with --data-root or GCDBENCH_DATA ({help_})"
+            )
+        near = None
+        for folder in (*(self.root / name for name in self.folders), self.root):
+            missing = [name for name in needed if not (folder / name).exists()]
+            if not missing:
+                return folder
+            if len(missing) < len(needed):
+                more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+                near = near or f"{folder} lacks {missing[0]}{more}"
+        expected = self.root / self.folders[0] / needed[0]
+        found = near or f"expected {expected}"
+        raise UserError(f"{self.title} is not there: {found} ({help_})")
+
+    def compare(self, **found: int) -> None:
+        """Warn if a part has another number of images than the published dataset."""
+        for part, number in found.items():
+            if number != self.expected.get(part, number):
+                log.warning(
+                    "%s: %d images in %s instead of %d ('gcdbench data verify %s' says more)",
+                    *(self.title, number, part, self.expected[part], self.plugin),
+                )

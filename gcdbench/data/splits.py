@@ -1,10 +1,14 @@
-"""Which images are labelled: the field's rule, with its exact random numbers."""
+"""Which classes are old and which images labelled: the field's rules, with their exact draws."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+
+from gcdbench.layout import PACKAGE
 
 
 def labelled_half(labels: np.ndarray, num_old: int, share: float = 0.5) -> np.ndarray:
@@ -34,7 +38,39 @@ def per_class_sample(labels: np.ndarray, share: float) -> np.ndarray:
     return np.concatenate(rows) if rows else np.empty(0, dtype=np.int64)
 
 
+def hold_out(
+    labelled: np.ndarray, labels: np.ndarray, share: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Split labelled rows into those that are trained on and those that validate.
+
+    The released codes compute such a cut, 20 % of each class, and throw it away.
+    """
+    chosen = np.zeros(len(labelled), dtype=bool)
+    chosen[per_class_sample(labels[labelled], share)] = True
+    return labelled[~chosen], labelled[chosen]
+
+
+def positions(old: Sequence[int], new: Sequence[int]) -> np.ndarray:
+    """Return the label of each raw class: its position in the old classes followed by the new.
+
+    >>> positions([3, 0], [2, 1])
+    array([1, 3, 2, 0])
+    """
+    order = np.array([*old, *new], dtype=np.int64)
+    if not np.array_equal(np.sort(order), np.arange(len(order))):
+        raise ValueError("old and new classes must be all of 0..K-1, each of them once")
+    labels = np.empty(len(order), dtype=np.int64)
+    labels[order] = np.arange(len(order))
+    return labels
+
+
 def class_ids(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
     """Map class names to their position in ``classes`` (old classes first)."""
     position = {name: i for i, name in enumerate(classes)}
     return np.array([position[name] for name in names], dtype=np.int64)
+
+
+def class_file(name: str) -> dict[str, Any]:
+    """Read one of the project's lists of classes, with its version."""
+    path = PACKAGE / "data" / "classes" / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -11,14 +11,13 @@ import io
 import json
 import zipfile
 from dataclasses import dataclass
-from typing import ClassVar, Literal
-
-import numpy as np
+from functools import cache
+from typing import Any, ClassVar, Literal
 
 from gcdbench.data.images import ZipImages
-from gcdbench.data.problem import EvalSet, Problem, Role, Source
-from gcdbench.data.splits import class_ids, labelled_half
-from gcdbench.errors import UserError
+from gcdbench.data.problem import Problem, Source
+from gcdbench.data.sources._assemble import Labelled, check_domains, domain_problem
+from gcdbench.data.splits import class_ids
 from gcdbench.layout import PACKAGE
 
 FOLDER = PACKAGE / "data" / "drawshift"
@@ -28,47 +27,48 @@ DOMAINS = ("line", "solid", "color", "quickdraw")
 class Drawshift(Source):
     """See the module."""
 
+    title: ClassVar[str] = "drawshift"
     homepage: ClassVar[str] = "ships with gcdbench"
+    disk: ClassVar[str] = "11 MB"
 
     @dataclass(frozen=True)
     class Config:
         source: Literal["line", "solid", "color", "quickdraw"] = "line"  # the domain with labels
         shifted: tuple[str, ...] = ("solid",)  # the unlabelled domains that are trained on
         labelled_share: float = 0.5  # of the pooled source images of old classes, as in GCD
+        shifted_share: float = 1.0  # of each class for training; all images are evaluated
+        validation: float = 0.0  # share of each class's labelled images held out
+        augment: Literal["plain", "jitter"] = "plain"  # crop and flip
 
     def problem(self, name: str) -> Problem:
         """Read the archive's index and split it; no image is opened."""
-        config = self.config
-        for domain in config.shifted:
-            if domain not in DOMAINS or domain == config.source:
-                others = ", ".join(d for d in DOMAINS if d != config.source)
-                raise UserError(f"dataset {name}: shifted domain {domain!r} is none of {others}")
-        split = json.loads((FOLDER / "split.json").read_text(encoding="utf-8"))
-        excluded = set(split["excluded"])
-        rows = [row for row in _index() if row["path"] not in excluded]
-        classes = (*split["old"], *split["new"])
-        labels = class_ids([row["class"] for row in rows], classes)
-        domain_of = np.array([row["domain"] for row in rows])
-        in_source = np.flatnonzero(domain_of == config.source)
-        half = labelled_half(labels[in_source], len(split["old"]), config.labelled_share)
-        shifted = np.flatnonzero(np.isin(domain_of, config.shifted))
-        sets = {config.source: EvalSet(in_source[~half], "source")}
-        for domain in sorted(set(DOMAINS) - {config.source}, key=DOMAINS.index):
-            role: Role = "shifted" if domain in config.shifted else "unseen"
-            sets[domain] = EvalSet(np.flatnonzero(domain_of == domain), role)
-        return Problem(
-            name=name,
-            classes=classes,
+        check_domains(name, self.config.source, self.config.shifted, dict.fromkeys(DOMAINS))
+        split = class_split()
+        return domain_problem(
+            name,
+            self.config,
+            {domain: drawings(domain) for domain in DOMAINS},
+            classes=[*split["old"], *split["new"]],
             num_old=len(split["old"]),
-            images=ZipImages(FOLDER / "drawshift.zip", [row["path"] for row in rows]),
-            labels=labels,
-            labelled=in_source[half],
-            unlabelled=np.concatenate([in_source[~half], shifted]),
-            sets=sets,
             notes={"split": f"drawshift {split['version']}"},
         )
 
 
+def class_split() -> dict[str, Any]:
+    """Return old and new classes, excluded drawings, and the version of the split."""
+    return json.loads((FOLDER / "split.json").read_text(encoding="utf-8"))
+
+
+def drawings(domain: str) -> Labelled:
+    """Return the drawings of a domain, in the order of the archive's index."""
+    split = class_split()
+    excluded = set(split["excluded"])
+    rows = [r for r in _index() if r["domain"] == domain and r["path"] not in excluded]
+    labels = class_ids([row["class"] for row in rows], [*split["old"], *split["new"]])
+    return Labelled(ZipImages(FOLDER / "drawshift.zip", [row["path"] for row in rows]), labels)
+
+
+@cache
 def _index() -> list[dict[str, str]]:
     with zipfile.ZipFile(FOLDER / "drawshift.zip") as archive:
         text = archive.read("index.csv").decode("utf-8")

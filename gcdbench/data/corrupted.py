@@ -1,0 +1,136 @@
+"""Images under corruptions: which variants there are, and how they are computed while loading.
+
+A benchmark such as SSB-C is 45 times its clean test images. Computing a variant when it is opened
+costs no disk; it is a pure function of the clean image, its id, the corruption and the severity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from gcdbench.data.corruptions import (
+    CORRUPTIONS,
+    SEVERITIES,
+    FrostSource,
+    corrupt,
+    jpeg_roundtrip,
+)
+from gcdbench.data.images import Images
+from gcdbench.data.problem import EvalSet
+from gcdbench.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How clean images become corrupted ones."""
+
+    corruptions: tuple[str, ...]
+    severities: tuple[int, ...]
+    size: int = 256  # shorter side at which they are corrupted; 0: as they are stored
+    jpeg_quality: int = 0  # of the round trip that follows; 0: none
+    frost: str = ""  # folder with photographs of ice; "": the procedural texture
+
+    def __post_init__(self) -> None:
+        for name in self.corruptions:
+            if name not in CORRUPTIONS:
+                raise unknown("corruption", name, CORRUPTIONS)
+        for severity in self.severities:
+            if severity not in SEVERITIES:
+                raise UserError(f"severity {severity}: there are 1, 2, 3, 4 and 5")
+        if not self.corruptions or not self.severities:
+            raise UserError("corrupted images need at least one corruption and one severity")
+
+    @classmethod
+    def of(cls, config: Any, root: Path | None) -> Recipe:
+        """Return the corruptions that a dataset's settings ask for."""
+        return cls(
+            corruptions=tuple(config.corruptions) or CORRUPTIONS,
+            severities=tuple(config.severities),
+            size=config.corruption_size,
+            jpeg_quality=config.jpeg_quality,
+            frost=str((root or Path()) / config.frost) if config.frost else "",
+        )
+
+    @property
+    def variants(self) -> list[tuple[str, int]]:
+        """All (corruption, severity) pairs in the benchmark's order: severity outermost."""
+        return [(name, severity) for severity in self.severities for name in self.corruptions]
+
+    @cached_property
+    def ice(self) -> FrostSource:
+        """The pictures that frost lays over an image."""
+        if not self.frost:
+            return FrostSource.procedural()
+        try:
+            return FrostSource.from_folder(self.frost)
+        except (OSError, ValueError) as error:
+            raise UserError(f"frost: {error}") from error
+
+    def apply(self, clean: Images, row: int, corruption: str, severity: int) -> np.ndarray:
+        """Return one variant of an image, (h, w, 3) bytes."""
+        pixels = clean.resized(row, self.size) if self.size else np.asarray(clean.open(row))
+        ice = self.ice if corruption == "frost" else None
+        out = corrupt(pixels, corruption, severity, key=clean.ids[row], frost=ice)
+        return jpeg_roundtrip(out, self.jpeg_quality) if self.jpeg_quality else out
+
+    def describe(self) -> str:
+        """Say in one line what a record should know about the pixels."""
+        size = f"at {self.size} px" if self.size else "at the stored size"
+        jpeg = f", JPEG quality {self.jpeg_quality}" if self.jpeg_quality else ""
+        frost = self.ice.describe() if self.frost else "procedural"
+        return f"{size}{jpeg}" + (f", frost: {frost}" if "frost" in self.corruptions else "")
+
+
+class CorruptedImages(Images):
+    """Every image of another list under every variant of a recipe, computed when opened."""
+
+    def __init__(self, clean: Images, recipe: Recipe) -> None:
+        self.clean = clean
+        self.recipe = recipe
+        self.variants = recipe.variants
+        self.ids = _VariantIds(clean.ids, self.variants)
+
+    def open(self, row: int) -> Image.Image:
+        variant, inside = divmod(row, len(self.clean))
+        return Image.fromarray(self.recipe.apply(self.clean, inside, *self.variants[variant]))
+
+    def place(self, row: int) -> str:
+        return self.clean.place(row % len(self.clean))
+
+
+class _VariantIds(Sequence):
+    """``<corruption>/<severity>/<id>``, made when asked for."""
+
+    def __init__(self, ids: Sequence[str], variants: list[tuple[str, int]]) -> None:
+        self.ids = ids
+        self.variants = variants
+
+    def __len__(self) -> int:
+        return len(self.ids) * len(self.variants)
+
+    def __getitem__(self, row):
+        variant, inside = divmod(range(len(self))[row], len(self.ids))
+        corruption, severity = self.variants[variant]
+        return f"{corruption}/{severity}/{self.ids[inside]}"
+
+    def __iter__(self) -> Iterator[str]:
+        for corruption, severity in self.variants:
+            prefix = f"{corruption}/{severity}/"
+            yield from (prefix + name for name in self.ids)
+
+
+def variant_sets(variants: list[tuple[str, int]], count: int, first: int) -> dict[str, EvalSet]:
+    """Return an evaluation set per variant of ``count`` images; they begin at row ``first``."""
+    return {
+        f"{corruption}/{severity}": EvalSet(
+            np.arange(first + number * count, first + (number + 1) * count), "shifted"
+        )
+        for number, (corruption, severity) in enumerate(variants)
+    }

@@ -1,0 +1,99 @@
+"""CUB-200-2011: 200 bird species (Wah et al., 2011); with shift: CUB-C."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from gcdbench.data.images import FileImages, Images
+from gcdbench.data.problem import Problem, Source
+from gcdbench.data.sources import _ssb
+from gcdbench.errors import UserError
+
+
+class Cub(Source):
+    """See the module."""
+
+    title: ClassVar[str] = "CUB-200-2011"
+    homepage: ClassVar[str] = "https://www.vision.caltech.edu/datasets/cub_200_2011/"
+    disk: ClassVar[str] = "1.1 GB"
+    folders: ClassVar[tuple[str, ...]] = ("CUB_200_2011", "CUB/CUB_200_2011", "cub/CUB_200_2011")
+    layout: ClassVar[str] = """\
+images.txt
+image_class_labels.txt
+train_test_split.txt
+classes.txt
+images/<class>/<image>.jpg"""
+    archives: ClassVar[tuple[tuple[str, str], ...]] = (
+        (
+            "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
+            "md5:97eceeb196236b17998738112f37df78",
+        ),
+    )
+    expected: ClassVar[dict[str, int]] = {"train": 5994, "test": 5794}
+
+    @dataclass(frozen=True)
+    class Config:
+        shift: Literal["corrupted", "none"] = "corrupted"  # none: SSB, without domain shift
+        labelled_share: float = 0.5  # of the pooled training images of old classes, GCD
+        validation: float = 0.0  # share of each class's labelled images held out; 0.2 in GCD's code
+        corrupted: Literal["auto", "stored", "computed"] = "auto"  # auto: stored if it is on disk
+        corruptions: tuple[str, ...] = ()  # of the nine of SSB-C; all of them if none is named
+        severities: tuple[int, ...] = (1, 2, 3, 4, 5)  # all of SSB-C
+        corruption_size: int = 256  # shorter side, if computed: as in ImageNet-C; 0: as stored
+        jpeg_quality: int = 0  # of a round trip behind it; ImageNet-C is stored with 85
+        frost: str = ""  # folder of ice photographs below the data root; else a procedural texture
+        augment: Literal["plain", "jitter"] = "plain"  # released codes, all but DomainNet
+
+    def problem(self, name: str) -> Problem:
+        """Read the lists; no image is opened."""
+        return _ssb.build(self, name, self.listing())
+
+    def parts(self) -> dict[str, Images]:
+        """Return the official parts."""
+        listing = self.listing()
+        return {"train": listing.train.images, "test": listing.test.images}
+
+    def listing(self) -> _ssb.Listing:
+        """Read images.txt and the files beside it."""
+        folder = self.locate("images.txt", "image_class_labels.txt", "train_test_split.txt")
+        paths = _column(folder / "images.txt")
+        numbers = _column(folder / "image_class_labels.txt")
+        flags = _column(folder / "train_test_split.txt")
+        if not paths.keys() == numbers.keys() == flags.keys():
+            raise UserError(f"{folder}: images.txt and the lists beside it name different images")
+        classes = folder / "classes.txt"
+        named = _column(classes) if classes.is_file() else {}
+        keys = sorted(paths, key=int)
+        names = [paths[key] for key in keys]
+        labels = np.array([int(numbers[key]) - 1 for key in keys])
+        train = np.array([flags[key] == "1" for key in keys])
+
+        def part(chosen: np.ndarray) -> _ssb.Part:
+            ids = [names[row] for row in np.flatnonzero(chosen)]
+            return _ssb.Part(FileImages(folder / "images", ids), labels[chosen])
+
+        test = part(~train)
+        return _ssb.Listing(
+            benchmark="cub",
+            tree="cub-c",
+            classes=tuple(named.get(str(number), str(number)) for number in range(1, 201)),
+            train=part(train),
+            test=test,
+            stored=list(test.images.ids),
+        )
+
+
+def _column(path: Path) -> dict[str, str]:
+    """Read lines of ``<id> <value>``."""
+    rows = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        key, space, value = line.strip().partition(" ")
+        if key and not (space and key.isdigit()):
+            raise UserError(f"{path}, line {number}: expected '<number> <value>', got {line!r}")
+        if key:
+            rows[key] = value
+    return rows

@@ -1,0 +1,123 @@
+"""DomainNet, cleaned version: 345 classes in six domains (Peng et al., ICCV 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from gcdbench.data.images import FileImages, Images, image_files
+from gcdbench.data.problem import Problem, Source
+from gcdbench.data.sources._assemble import Labelled, check_domains, domain_problem
+from gcdbench.data.splits import class_file, class_ids
+from gcdbench.errors import UserError
+
+DOMAINS = ("real", "painting", "quickdraw", "sketch", "clipart", "infograph")
+
+
+class DomainNet(Source):
+    """See the module."""
+
+    title: ClassVar[str] = "DomainNet (cleaned)"
+    homepage: ClassVar[str] = "https://ai.bu.edu/M3SDA/"
+    disk: ClassVar[str] = "18 GB"
+    folders: ClassVar[tuple[str, ...]] = ("domainnet", "DomainNet", "domain_net")
+    layout: ClassVar[str] = """\
+<domain>/<class>/<image>, six domains: real painting quickdraw sketch clipart infograph
+<domain>_train.txt and <domain>_test.txt, the official lists, if 'listing: lists' is set"""
+    archives: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/real.zip", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/groundtruth/painting.zip", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/quickdraw.zip", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/sketch.zip", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/groundtruth/clipart.zip", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/infograph.zip", ""),
+    )
+    expected: ClassVar[dict[str, int]] = {
+        "real": 172947,
+        "painting": 72266,
+        "quickdraw": 172500,
+        "sketch": 69128,
+        "clipart": 48129,
+        "infograph": 51605,
+    }
+
+    @dataclass(frozen=True)
+    class Config:
+        source: Literal["real", "painting", "quickdraw", "sketch", "clipart", "infograph"] = "real"
+        shifted: tuple[str, ...] = ("painting",)  # trained on without labels; the others are unseen
+        num_old: int = 173  # released code; the paper says 172
+        class_order: Literal["folders", "official"] = "folders"  # released: sorted folder names
+        labelled_share: float = 0.5  # of the pooled source images of old classes, GCD
+        shifted_share: float = 0.3  # of each class for training, released; all are evaluated
+        validation: float = 0.0  # share of each class's labelled images held out
+        listing: Literal["folders", "lists"] = "folders"  # released: all images of the folders
+        augment: Literal["plain", "jitter"] = "jitter"  # released code for DomainNet
+
+        def __post_init__(self) -> None:
+            if not 1 <= self.num_old <= 345:
+                raise ValueError(f"num_old must be between 1 and 345, got {self.num_old}")
+
+    def problem(self, name: str) -> Problem:
+        """List the images of all domains; none is opened."""
+        config = self.config
+        check_domains(name, config.source, config.shifted, dict.fromkeys(DOMAINS))
+        lists = class_file("domainnet")
+        classes = lists[config.class_order]
+        listed = self._listed()
+        self.compare(**{domain: len(paths) for domain, paths in listed.items()})
+        folder = self.locate(*DOMAINS)
+        domains = {
+            domain: Labelled(
+                FileImages(folder, paths), class_ids([p.split("/")[1] for p in paths], classes)
+            )
+            for domain, paths in listed.items()
+        }
+        return domain_problem(
+            name,
+            config,
+            domains,
+            classes=classes,
+            num_old=config.num_old,
+            notes={"split": f"domainnet {lists['version']}"},
+        )
+
+    def parts(self) -> dict[str, Images]:
+        """Return the domains."""
+        folder = self.locate(*DOMAINS)
+        return {domain: FileImages(folder, paths) for domain, paths in self._listed().items()}
+
+    def _listed(self) -> dict[str, list[str]]:
+        folder = self.locate(*DOMAINS)
+        if self.config.listing == "folders":
+            return {domain: _from_folders(folder, domain) for domain in DOMAINS}
+        self.locate(*(f"{domain}_{part}.txt" for domain in DOMAINS for part in ("train", "test")))
+        return {domain: _from_lists(folder, domain) for domain in DOMAINS}
+
+
+@cache
+def _from_folders(folder: Path, domain: str) -> list[str]:
+    """List a domain's images class by class; a class without a folder has none."""
+    return [
+        f"{domain}/{name}/{path}"
+        for name in class_file("domainnet")["folders"]
+        for path in image_files(folder / domain / name)
+    ]
+
+
+@cache
+def _from_lists(folder: Path, domain: str) -> list[str]:
+    """Read the two official lists of a domain, and order them as its folders are."""
+    number = {name: i for i, name in enumerate(class_file("domainnet")["official"])}
+    paths = []
+    for part in ("train", "test"):
+        path = folder / f"{domain}_{part}.txt"
+        for row, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            image, _, label = line.strip().rpartition(" ")
+            steps = image.split("/")
+            if len(steps) != 3 or steps[0] != domain or str(number.get(steps[1])) != label:
+                raise UserError(f"{path}, line {row}: not an image of a known class: {line!r}")
+            paths.append(image)
+    rank = {name: i for i, name in enumerate(class_file("domainnet")["folders"])}
+    return sorted(paths, key=lambda image: (rank[image.split("/")[1]], image))

@@ -1,0 +1,86 @@
+"""Your own data: images in ``<domain>/<class>/<image>``, described by a suite's YAML alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from gcdbench.data.images import FileImages, Images, image_files
+from gcdbench.data.problem import Problem, Source
+from gcdbench.data.sources._assemble import Labelled, domain_problem
+from gcdbench.data.splits import class_ids
+from gcdbench.errors import UserError
+
+
+class Folder(Source):
+    """See the module."""
+
+    title: ClassVar[str] = "a folder of your own"
+    layout: ClassVar[str] = "<path>/<domain>/<class>/<image>"
+
+    @dataclass(frozen=True)
+    class Config:
+        path: str  # folder with one folder per domain, below the data root or absolute
+        source: str  # the domain with labels
+        shifted: tuple[str, ...] = ()  # trained on without labels; all other domains are unseen
+        old: tuple[str, ...] = ()  # the classes with labels, by name
+        num_old: int = 0  # or their number, in the order of the names; half of them if neither
+        labelled_share: float = 0.5  # of the pooled source images of old classes, GCD
+        shifted_share: float = 1.0  # of each class for training; all images are evaluated
+        validation: float = 0.0  # share of each class's labelled images held out
+        augment: Literal["plain", "jitter"] = "plain"  # released codes, all but DomainNet
+
+        def __post_init__(self) -> None:
+            if self.old and self.num_old:
+                raise ValueError("give the old classes by name (old) or their number (num_old)")
+
+    def problem(self, name: str) -> Problem:
+        """List the images; none is opened."""
+        folder, listed = self._listed()
+        names = sorted({path.split("/")[1] for paths in listed.values() for path in paths})
+        old = self._old(name, names)
+        classes = [*old, *(c for c in names if c not in old)]
+        domains = {
+            domain: Labelled(
+                FileImages(folder, paths), class_ids([p.split("/")[1] for p in paths], classes)
+            )
+            for domain, paths in listed.items()
+        }
+        return domain_problem(
+            name,
+            self.config,
+            domains,
+            classes=classes,
+            num_old=len(old),
+            notes={"split": f"{len(old)} of {len(classes)} classes are old"},
+        )
+
+    def parts(self) -> dict[str, Images]:
+        """Return the domains."""
+        folder, listed = self._listed()
+        return {domain: FileImages(folder, paths) for domain, paths in listed.items()}
+
+    def _listed(self) -> tuple[Path, dict[str, list[str]]]:
+        folder = (self.root or Path()) / Path(self.config.path).expanduser()
+        if not folder.is_dir():
+            raise UserError(f"{folder}: no such folder; it should hold <domain>/<class>/<image>")
+        listed: dict[str, list[str]] = {}
+        for path in image_files(folder):
+            if path.count("/") >= 2:
+                listed.setdefault(path.partition("/")[0], []).append(path)
+        if not listed:
+            raise UserError(f"{folder}: no image is at <domain>/<class>/<image> below it")
+        return folder, listed
+
+    def _old(self, name: str, names: list[str]) -> list[str]:
+        config = self.config
+        if not config.old:
+            number = config.num_old or len(names) // 2
+            if number > len(names):
+                raise UserError(f"dataset {name}: num_old is {number}, of {len(names)} classes")
+            return names[:number]
+        strange = [c for c in config.old if c not in names]
+        if strange:
+            raise UserError(f"dataset {name}: no domain has the old class {strange[0]!r}")
+        return list(dict.fromkeys(config.old))
