@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,8 +14,57 @@ import pandas as pd
 from gcdbench.report import names, published, statistics
 from gcdbench.report.collect import SPLITS, Collection
 
-KEYS = ["dataset", "set", "role", "split"]
 ROLES = ("source", "shifted", "unseen")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A method's accuracy on an evaluation set of a dataset, in percent; NaN if not recorded."""
+
+    dataset: str
+    set: str
+    role: str
+    split: str
+    method: str
+    planned: int  # seeds
+    seeds: int = 0  # recorded ones
+    mean: float = math.nan
+    std: float = math.nan  # over seeds
+    low: float = math.nan  # 95% interval of the mean, over seeds
+    high: float = math.nan
+    rank: int | None = None  # among the methods that have this number
+    compared: int = 0  # how many these are
+    paper: float = math.nan
+    delta: float = math.nan  # mean - paper
+    impossible: bool = False  # the paper's own All does not lie between its Old and New
+
+    @property
+    def is_best(self) -> bool:
+        """Whether it is the best of two or more."""
+        return self.rank == 1 and self.compared > 1
+
+    @property
+    def is_second(self) -> bool:
+        """Whether it is the second best of three or more."""
+        return self.rank == 2 and self.compared > 2
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A method over all datasets; its means are NaN if it lacks one that others have."""
+
+    method: str
+    means: Mapping[str, float]  # of All, by role
+    interval: statistics.Interval  # of the mean that counts
+    rank: float  # average over datasets
+    recorded: int  # cells
+    planned: int
+    place: int | None = None
+
+    @property
+    def drop(self) -> float:
+        """What the shift costs, in points."""
+        return self.means["source"] - self.means["shifted"]
 
 
 @dataclass(frozen=True)
@@ -22,25 +73,29 @@ class Board:
 
     suite: str
     collection: Collection
-    numbers: pd.DataFrame  # one row per dataset, set, split and method, recorded or not
-    overall: pd.DataFrame  # one row per method, best first; see ``_overall``
-    role: str  # what methods are ranked by: All on the sets of this role
+    role: str  # methods are ranked by All on the sets of this role
+    numbers: list[Number]  # of every dataset, set, split and method, recorded or not
+    standings: list[Standing]  # best first; those without all datasets come last
 
     @property
     def methods(self) -> list[str]:
-        """Methods, best first; those without all datasets come last."""
-        return list(self.overall.index)
-
-    @cached_property
-    def lookup(self) -> dict[tuple[str, str, str, str], Any]:
-        """Rows of ``numbers`` by dataset, set, split and method."""
-        rows = self.numbers.itertuples(index=False)
-        return {(row.dataset, row.set, row.split, row.method): row for row in rows}
+        """Methods, best first."""
+        return [standing.method for standing in self.standings]
 
     @property
     def rows(self) -> list[str]:
         """Methods in the order of the paper's tables."""
         return names.in_order(self.methods)
+
+    @property
+    def incomplete(self) -> list[str]:
+        """Methods that lack a dataset which others have: their means are not comparable."""
+        return [standing.method for standing in self.standings if standing.place is None]
+
+    @cached_property
+    def lookup(self) -> dict[tuple[str, str, str, str], Number]:
+        """Numbers by dataset, set, split and method."""
+        return {(n.dataset, n.set, n.split, n.method): n for n in self.numbers}
 
     @cached_property
     def scores(self) -> pd.DataFrame:
@@ -56,7 +111,7 @@ class Board:
     @cached_property
     def ranking(self) -> statistics.Ranking | None:
         """Average ranks of the methods that have all datasets."""
-        return statistics.rank(_complete(self.scores.groupby(level="dataset", sort=False).mean()))
+        return statistics.rank(_complete(_by_dataset(self.scores)))
 
     @cached_property
     def caveats(self) -> list[str]:
@@ -65,115 +120,137 @@ class Board:
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
         """Evaluation sets of a dataset with their roles: source, shifted, unseen."""
-        rows = self.numbers[self.numbers["dataset"] == dataset]
-        pairs = dict.fromkeys(zip(rows["set"], rows["role"], strict=True))
+        pairs = dict.fromkeys((n.set, n.role) for n in self.numbers if n.dataset == dataset)
         return sorted(pairs, key=lambda pair: ROLES.index(pair[1]))
 
-    def comparison(self, first: str, second: str) -> statistics.Comparison | None:
-        """Return the comparison of two methods in the order in which it was made."""
-        wanted = {first, second}
-        return next((one for one in self.comparisons if {one.first, one.second} == wanted), None)
-
-
-def is_best(row: Any) -> bool:
-    """Tell whether a row of ``numbers`` is the best of two or more."""
-    return row.rank == 1 and row.compared > 1
-
-
-def is_second(row: Any) -> bool:
-    """Tell whether a row of ``numbers`` is the second best of three or more."""
-    return row.rank == 2 and row.compared > 2
+    def published(self) -> list[tuple[Number, Number, Number]]:
+        """Return the measured triples (All, Old, New) for which the paper prints a number."""
+        triples = []
+        for number in self.numbers:
+            if number.split == SPLITS[0] and not math.isnan(number.delta):
+                place = number.dataset, number.set
+                old, new = (self.lookup[(*place, s, number.method)] for s in SPLITS[1:])
+                triples.append((number, old, new))
+        return triples
 
 
 def make(collection: Collection, suite: str) -> Board:
     """Compute a leaderboard."""
-    roles = set(collection.table["role"])
-    role = "shifted" if "shifted" in roles else "source"
-    return Board(suite, collection, _numbers(collection), _overall(collection, role), role)
+    role = "shifted" if "shifted" in set(collection.table["role"]) else "source"
+    return Board(suite, collection, role, _numbers(collection), _standings(collection, role))
 
 
-def _numbers(collection: Collection) -> pd.DataFrame:
-    """Return mean, deviation, seeds, interval, rank and the paper's number of every number.
-
-    What is planned and not recorded has a row too, with NaN.
-    """
-    table = collection.table
-    summary = _summary(table)
-    every = _all_rows(collection)
-    out = every.merge(summary, on=[*KEYS, "method"], how="left", sort=False)
-    out["seeds"] = out["seeds"].fillna(0).astype(int)
-    together = out.round({"mean": 9}).groupby(KEYS, sort=False)["mean"]
-    out["rank"] = together.rank(ascending=False, method="min").fillna(0).astype(int)
-    out["compared"] = together.transform("count").astype(int)  # methods that have the number
-    found = [
-        published.find(row.dataset, row.method, row.set, row.role, row.split)
-        for row in out.itertuples()
-    ]
-    out["paper"] = [np.nan if one is None else one.accuracy for one in found]
-    out["delta"] = out["mean"] - out["paper"]
-    out["impossible"] = [one is not None and one.impossible for one in found]
-    return out
+def _numbers(collection: Collection) -> list[Number]:
+    keys = ["dataset", "set", "split", "method"]
+    grouped = collection.table.groupby(keys, sort=False)["accuracy"]
+    values = {key: group.dropna().to_numpy() for key, group in grouped}
+    bounds = _intervals(values)
+    numbers = []
+    for number in _planned_numbers(collection):
+        key = (number.dataset, number.set, number.split, number.method)
+        number = _with_paper(number)
+        if len(found := values.get(key, np.empty(0))):
+            number = _measured(number, found, bounds.get(key, (math.nan, math.nan)))
+        numbers.append(number)
+    return _with_ranks(numbers)
 
 
-def _summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Return mean, deviation, number of seeds and interval per dataset, set, split and method."""
-    rows = []
-    for key, group in table.groupby([*KEYS, "method"], sort=False)["accuracy"]:
-        values = group.dropna().to_numpy()
-        spread = values.std(ddof=1) if len(values) > 1 else np.nan
-        mean = values.mean() if len(values) else np.nan
-        rows.append((*key, mean, spread, len(values), values))
-    columns = [*KEYS, "method", "mean", "std", "seeds", "values"]
-    out = pd.DataFrame(rows, columns=columns)
-    out[["low", "high"]] = np.nan
-    for seeds, group in out[out["seeds"] > 1].groupby("seeds"):
-        bounds = statistics.intervals(np.stack(group["values"].to_list()), (int(seeds),))
-        out.loc[group.index, ["low", "high"]] = bounds
-    return out.drop(columns="values")
-
-
-def _all_rows(collection: Collection) -> pd.DataFrame:
-    """Return dataset, set, role, split, method and planned seeds of all numbers to be."""
-    sets = collection.table[["dataset", "set", "role"]].drop_duplicates()
-    planned = pd.DataFrame(collection.planned, columns=["dataset", "method", "seed"])
-    counts = planned.groupby(["dataset", "method"], sort=False).size().rename("planned")
-    methods = names.in_order(planned["method"])
-    rows = [
-        (dataset, row.set, row.role, split, method, int(counts.get((dataset, method), 0)))
-        for dataset in collection.datasets
-        for row in sets[sets["dataset"] == dataset].itertuples()
-        for split in SPLITS
-        for method in methods
-    ]
-    return pd.DataFrame(rows, columns=[*KEYS, "method", "planned"])
-
-
-def _overall(collection: Collection, role: str) -> pd.DataFrame:
-    """Return one row per method: means over datasets, interval, average rank and what is missing.
-
-    Columns: one per role with the mean of All over datasets; low, high (interval of the ranked
-    role); rank (average over datasets), place; recorded, planned (cells). The means and ranks of a
-    method that lacks a dataset which others have are NaN: they would not be comparable.
-    """
+def _planned_numbers(collection: Collection) -> Iterator[Number]:
+    """Yield all numbers that there will be, by dataset, set, split and method."""
+    sets = collection.table[["dataset", "set", "role"]].drop_duplicates().to_numpy().tolist()
+    seeds = Counter((place.dataset, place.method) for place in collection.planned)
     methods = names.in_order(place.method for place in collection.planned)
-    out = pd.DataFrame(index=pd.Index(methods, name="method"))
-    for name in ROLES:
-        means = statistics.scores(collection.table, role=name).groupby(level="dataset").mean()
-        complete = _complete(means.reindex(columns=methods))
-        out[name] = complete.mean() if len(complete) else np.nan
-    scores = statistics.scores(collection.table, role=role)
-    ranked = out.index[out[role].notna()]
-    bounds = {method: _interval(scores[method]) for method in ranked}
-    out["low"] = pd.Series({m: b.low for m, b in bounds.items()}, dtype=float)
-    out["high"] = pd.Series({m: b.high for m, b in bounds.items()}, dtype=float)
-    means = scores[list(ranked)].groupby(level="dataset").mean()
-    out["rank"] = means.round(9).rank(axis=1, ascending=False).mean().astype(float)
-    out["place"] = out[role].rank(ascending=False, method="min").astype("Int64")
-    planned = pd.Series([place.method for place in collection.planned]).value_counts()
-    missing = pd.Series([place.method for place in collection.missing], dtype=object).value_counts()
-    out["planned"] = planned.reindex(out.index, fill_value=0)
-    out["recorded"] = out["planned"] - missing.reindex(out.index, fill_value=0)
-    return out.sort_values(role, ascending=False, kind="stable", na_position="last")
+    for dataset in collection.datasets:
+        for owner, name, role in sets:
+            if owner == dataset:
+                for split in SPLITS:
+                    for method in methods:
+                        planned = seeds[dataset, method]
+                        yield Number(dataset, name, role, split, method, planned)
+
+
+def _intervals(values: Mapping[tuple, np.ndarray]) -> dict[tuple, tuple[float, float]]:
+    """Return the interval of each mean; those over equally many seeds are made at once."""
+    by_count: dict[int, list[tuple]] = {}
+    for key, found in values.items():
+        by_count.setdefault(len(found), []).append(key)
+    bounds: dict[tuple, tuple[float, float]] = {}
+    for count, keys in by_count.items():
+        if count > 1:
+            rows = statistics.intervals(np.stack([values[key] for key in keys]), (count,))
+            bounds |= {key: (low, high) for key, (low, high) in zip(keys, rows, strict=True)}
+    return bounds
+
+
+def _measured(number: Number, values: np.ndarray, bounds: tuple[float, float]) -> Number:
+    mean = float(values.mean())
+    return replace(
+        number,
+        seeds=len(values),
+        mean=mean,
+        std=float(values.std(ddof=1)) if len(values) > 1 else math.nan,
+        low=float(bounds[0]),
+        high=float(bounds[1]),
+        delta=mean - number.paper,
+    )
+
+
+def _with_paper(number: Number) -> Number:
+    found = published.find(number.dataset, number.method, number.set, number.role, number.split)
+    if found is None:
+        return number
+    return replace(number, paper=found.accuracy, impossible=found.impossible)
+
+
+def _with_ranks(numbers: list[Number]) -> list[Number]:
+    means: dict[tuple[str, str, str], list[float]] = {}
+    for number in numbers:
+        if number.seeds:
+            key = number.dataset, number.set, number.split
+            means.setdefault(key, []).append(round(number.mean, 9))
+    ranked = []
+    for number in numbers:
+        others = means.get((number.dataset, number.set, number.split), [])
+        better = sum(mean > round(number.mean, 9) for mean in others)
+        rank = 1 + better if number.seeds else None
+        ranked.append(replace(number, rank=rank, compared=len(others)))
+    return ranked
+
+
+def _standings(collection: Collection, role: str) -> list[Standing]:
+    planned = Counter(place.method for place in collection.planned)
+    missing = Counter(place.method for place in collection.missing)
+    by_role = {name: statistics.scores(collection.table, role=name) for name in ROLES}
+    means = {name: _complete(_by_dataset(scores)) for name, scores in by_role.items()}
+    ranks = means[role].round(9).rank(axis=1, ascending=False).mean()
+    standings = [
+        Standing(
+            method=method,
+            means={
+                name: float(m[method].mean()) if method in m else math.nan
+                for name, m in means.items()
+            },
+            interval=_interval(by_role[role], method) if method in means[role] else _UNKNOWN,
+            rank=float(ranks.get(method, math.nan)),
+            recorded=planned[method] - missing[method],
+            planned=planned[method],
+        )
+        for method in names.in_order(planned)
+    ]
+    scored = [s for s in standings if not math.isnan(s.means[role])]
+    scored.sort(key=lambda standing: -standing.means[role])
+    placed = [
+        replace(one, place=1 + sum(other.means[role] > one.means[role] for other in scored))
+        for one in scored
+    ]
+    return placed + [standing for standing in standings if standing not in scored]
+
+
+_UNKNOWN = statistics.Interval(math.nan, math.nan)
+
+
+def _by_dataset(scores: pd.DataFrame) -> pd.DataFrame:
+    return scores.groupby(level="dataset", sort=False).mean()
 
 
 def _complete(means: pd.DataFrame) -> pd.DataFrame:
@@ -181,6 +258,6 @@ def _complete(means: pd.DataFrame) -> pd.DataFrame:
     return means.loc[:, means.notna().all()]
 
 
-def _interval(scores: pd.Series) -> statistics.Interval:
-    rows = [group.to_numpy() for _, group in scores.groupby(level="dataset", sort=False)]
-    return statistics.bootstrap(rows)
+def _interval(scores: pd.DataFrame, method: str) -> statistics.Interval:
+    groups = scores[method].groupby(level="dataset", sort=False)
+    return statistics.bootstrap([group.tolist() for _, group in groups])

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from gcdbench.report.board import Board, is_best, is_second
+from gcdbench.report.board import Board, Number
 from gcdbench.report.collect import SPLITS
 from gcdbench.report.names import dataset_title, method_title, set_title
 
@@ -78,7 +77,7 @@ def _numbers(board: Board, chunk: Sequence[Block], part: int) -> str:
         rows = [board.lookup[(*column, method)] for column in columns]
         lines.append(_row([escape(method_title(method)), *map(_number, rows)]))
     lines += [r"\bottomrule", r"\end{tabular}"]
-    seeds = board.numbers["planned"].max()
+    seeds = max(number.planned for number in board.numbers)
     over = f"mean and (small) standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     caption = (
         f"{escape(board.suite)}: clustering accuracy (\\%), {over}. "
@@ -89,31 +88,29 @@ def _numbers(board: Board, chunk: Sequence[Block], part: int) -> str:
 
 def _paper(board: Board) -> list[str]:
     """Return a table of measured and published numbers, if there are any."""
-    known = board.numbers[board.numbers["paper"].notna() & board.numbers["mean"].notna()]
-    if known.empty:
+    known = board.published()
+    if not known:
         return []
-    triples = [("Measured", 3), ("Paper", 3), ("Difference", 3)]
+    groups = [("Measured", 3), ("Paper", 3), ("Difference", 3)]
     lines = [
         r"\begin{tabular}{lllccccccccc}",
         r"\toprule",
-        *_spanning(triples, first=4),
+        *_spanning(groups, first=4),
         _row(["Dataset", "Images", "Methods", *SPLITS * 3]),
     ]
     before = None
-    for (dataset, name, method), rows in known.groupby(["dataset", "set", "method"], sort=False):
-        if (dataset, name) != before:
+    for triple in known:
+        first = triple[0]
+        place = dataset_title(first.dataset), set_title(first.set)
+        if place != before:
             lines.append(r"\midrule")
-        shown = (dataset_title(dataset), set_title(name)) if (dataset, name) != before else ("", "")
-        before = (dataset, name)
-        by_split = {row.split: row for row in rows.itertuples()}
-        triple = [by_split.get(split) for split in SPLITS]
-        flag = "$^\\dagger$" if any(row is not None and row.impossible for row in triple) else ""
-        measured = [_plain(row and row.mean) for row in triple]
-        printed = [_plain(row and row.paper) for row in triple]
-        printed[0] += flag
-        deltas = [_plain(row and row.delta, sign=True) for row in triple]
-        names = [escape(text) for text in (*shown, method_title(method))]
-        lines.append(_row([*names, *measured, *printed, *deltas]))
+        titles = [*(place if place != before else ("", "")), method_title(first.method)]
+        before = place
+        measured = [_plain(number.mean) for number in triple]
+        printed = [_plain(number.paper) for number in triple]
+        printed[0] += r"$^\dagger$" * first.impossible
+        deltas = [_plain(number.delta, sign=True) for number in triple]
+        lines.append(_row([*map(escape, titles), *measured, *printed, *deltas]))
     lines += [r"\bottomrule", r"\end{tabular}"]
     caption = (
         f"{escape(board.suite)}: measured and published accuracy (\\%). "
@@ -132,19 +129,19 @@ def _spanning(groups: Sequence[tuple[str, int]], first: int = 2) -> list[str]:
     return [_row(cells), " ".join(rules)]
 
 
-def _number(row: Any) -> str:
+def _number(row: Number) -> str:
     if math.isnan(row.mean):
         return "--"
     text = f"{row.mean:.1f}"
-    if is_best(row):
+    if row.is_best:
         text = rf"\textbf{{{text}}}"
-    elif is_second(row):
+    elif row.is_second:
         text = rf"\underline{{{text}}}"
     return text if math.isnan(row.std) else rf"{text}\,{{\scriptsize {row.std:.1f}}}"
 
 
-def _plain(value: float | None, *, sign: bool = False) -> str:
-    if value is None or math.isnan(value):
+def _plain(value: float, *, sign: bool = False) -> str:
+    if math.isnan(value):
         return "--"
     return f"${value:+.1f}$" if sign else f"{value:.1f}"
 

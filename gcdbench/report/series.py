@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
+from gcdbench.report import statistics
 from gcdbench.report.board import Board
 from gcdbench.report.collect import percent
 
@@ -21,24 +22,33 @@ OUTCOMES = {
 }
 
 
-def drops(board: Board) -> pd.DataFrame:
-    """Return mean and deviation on source and shifted images per dataset and method (All)."""
-    table = board.collection.table
-    chosen = table[(table["split"] == "All") & table["role"].isin(["source", "shifted"])]
-    seeds = chosen.groupby(["dataset", "method", "role", "seed"], sort=False)["accuracy"].mean()
-    wide = seeds.groupby(["dataset", "method", "role"], sort=False).agg(["mean", "std"])
-    wide = wide.unstack("role")
-    if "shifted" not in wide.columns.get_level_values("role"):
-        return pd.DataFrame()
-    out = pd.DataFrame(
-        {
-            "source": wide["mean", "source"],
-            "source_std": wide["std", "source"],
-            "shifted": wide["mean", "shifted"],
-            "shifted_std": wide["std", "shifted"],
-        }
-    )
-    return out.dropna(subset=["source", "shifted"]).reset_index()
+class Drop(NamedTuple):
+    """All on source and shifted images, mean and deviation over seeds, in percent."""
+
+    dataset: str
+    method: str
+    source: float
+    source_std: float
+    shifted: float
+    shifted_std: float
+
+
+def drops(board: Board) -> list[Drop]:
+    """Return what the shift costs each method on each dataset."""
+    found = {}
+    for role in ("source", "shifted"):
+        scores = statistics.scores(board.collection.table, role=role)
+        for dataset, group in scores.groupby(level="dataset"):
+            for method in group.columns:
+                seeds = group[method].dropna()
+                if len(seeds):
+                    found[role, dataset, method] = float(seeds.mean()), float(seeds.std())
+    return [
+        Drop(dataset, method, *found["source", dataset, method], *found["shifted", dataset, method])
+        for dataset in board.collection.datasets
+        for method in board.rows
+        if ("source", dataset, method) in found and ("shifted", dataset, method) in found
+    ]
 
 
 def outcomes(board: Board) -> pd.DataFrame:

@@ -67,7 +67,7 @@ def scores(table: pd.DataFrame, *, role: str, split: str = "All") -> pd.DataFram
     return grouped.agg(lambda values: values.mean(skipna=False)).unstack("method")
 
 
-def bootstrap(values: Sequence[Sequence[float]]) -> Interval:
+def bootstrap(values: Sequence[Sequence[float] | NDArray[np.float64]]) -> Interval:
     """Return the 95% percentile interval of the mean, resampling datasets and then their seeds.
 
     ``values`` has one row of seeds per dataset; every dataset weighs the same. With one dataset
@@ -104,7 +104,7 @@ def _resamples(seeds: tuple[int, ...]) -> NDArray[np.float64]:
     return weights
 
 
-def wilcoxon(differences: Sequence[float]) -> float:
+def wilcoxon(differences: Sequence[float] | NDArray[np.float64]) -> float:
     """Return the two-sided p of the signed-rank test; zeros count half for either side."""
     values = np.asarray(differences, dtype=float)
     if len(values) == 0 or not values.any():
@@ -142,7 +142,7 @@ def _pair(table: pd.DataFrame, first: str, second: str) -> Comparison | None:
     difference = (table[first] - table[second]).dropna()
     if difference.empty:
         return None
-    by_dataset = [group.to_numpy() for _, group in difference.groupby(level="dataset", sort=False)]
+    by_dataset = [np.asarray(group) for _, group in difference.groupby(level="dataset", sort=False)]
     means = np.array([row.mean() for row in by_dataset])
     unit, values = ("dataset", means) if len(means) > 1 else ("seed", by_dataset[0])
     values = values.round(9)  # float noise must not break ties
@@ -200,7 +200,7 @@ def _friedman(values: NDArray[np.float64]) -> tuple[float, float]:
 
 def _groups(ranks: Sequence[float], difference: float) -> list[tuple[int, int]]:
     """Return the longest runs of sorted ranks that lie within a critical difference."""
-    runs = []
+    runs: list[tuple[int, int]] = []
     for start, low in enumerate(ranks):
         end = max(i for i, value in enumerate(ranks) if value - low <= difference)
         if end > start and not (runs and runs[-1][1] == end):

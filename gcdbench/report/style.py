@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from gcdbench.report import names, published
 
@@ -28,7 +29,12 @@ _PALETTE = (
 )
 MARKERS = "osD^vPX<>*ph"
 _HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
-_DASHES = ("solid", "dashed", "dotted", "dashdot")
+_DASHES: tuple[Literal["solid", "dashed", "dotted", "dashdot"], ...] = (
+    "solid",
+    "dashed",
+    "dotted",
+    "dashdot",
+)
 _TINTS = (0.0, 0.45, -0.35, 0.65, -0.55)  # towards white (+) or black (-), for variants of a method
 
 
@@ -40,7 +46,7 @@ class Look:
     dark: str  # on a dark page
     marker: str
     hatch: str
-    dashes: str
+    dashes: Literal["solid", "dashed", "dotted", "dashdot"]
 
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:

@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
+import csv as csv_module
+import dataclasses
+import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
-from gcdbench.report.board import ROLES, Board, is_best, is_second
+from gcdbench.report.board import ROLES, Board, Number, Standing
 from gcdbench.report.collect import SPLITS
 from gcdbench.report.names import dataset_title, method_title, set_title
-from gcdbench.report.statistics import Comparison
+from gcdbench.report.statistics import Interval
 
 DASH = "–"  # what was not measured
+_FIELDS = [field.name for field in dataclasses.fields(Number) if field.name != "compared"]
 
 
 def csv(board: Board) -> str:
     """Return the leaderboard as CSV, one row per number; what is missing has empty fields."""
-    table = board.numbers.drop(columns="compared")
-    table = table.assign(rank=table["rank"].astype("Int64").replace(0, pd.NA))
-    return table.to_csv(index=False, float_format="%.4f", lineterminator="\n")
+    buffer = io.StringIO()
+    writer = csv_module.writer(buffer, lineterminator="\n")
+    writer.writerow(_FIELDS)
+    for one in board.numbers:
+        writer.writerow([_field(getattr(one, name)) for name in _FIELDS])
+    return buffer.getvalue()
+
+
+def _field(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def as_json(board: Board) -> str:
     """Return everything that a leaderboard shows, for programs."""
-    ranking = board.ranking
     data = {
         "suite": board.suite,
         "ranked_by": {"role": board.role, "split": "All"},
-        "methods": _rows(board.overall.reset_index()),
-        "numbers": _rows(board.numbers.drop(columns="compared")),
-        "comparisons": [_comparison(one) for one in board.comparisons],
-        "ranking": None if ranking is None else _plain(ranking.__dict__),
+        "methods": [_standing(one) for one in board.standings],
+        "numbers": [{name: getattr(one, name) for name in _FIELDS} for one in board.numbers],
+        "comparisons": [one.__dict__ for one in board.comparisons],
+        "ranking": None if board.ranking is None else board.ranking.__dict__,
         "caveats": board.caveats,
         "missing": [place._asdict() for place in board.collection.missing],
         "left_out": [one.__dict__ for one in board.collection.left_out],
     }
-    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(_plain(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _standing(one: Standing) -> dict[str, Any]:
+    return {**one.__dict__, "title": method_title(one.method)}
 
 
 def markdown(board: Board) -> str:
@@ -90,21 +104,25 @@ def p_value(p: float) -> str:
 
 
 def _overall(board: Board) -> str:
-    roles = [role for role in ROLES if board.overall[role].notna().any()]
+    roles = [r for r in ROLES if any(not math.isnan(one.means[r]) for one in board.standings)]
     head = ["", "method", *(f"{role} All" for role in roles), "95% interval", "average rank"]
     lines = []
-    for method, row in board.overall.iterrows():
-        place = DASH if pd.isna(row["place"]) else str(row["place"])
-        means = [_ranked(row[role], role == board.role, place) for role in roles]
-        interval = DASH if math.isnan(row["low"]) else f"{row['low']:.1f} to {row['high']:.1f}"
-        rank = DASH if math.isnan(row["rank"]) else f"{row['rank']:.2f}"
-        cells = f"{row['recorded']} of {row['planned']}"
-        lines.append([place, method_title(str(method)), *means, interval, rank, cells])
+    for one in board.standings:
+        place = DASH if one.place is None else str(one.place)
+        means = [number(one.means[role]) for role in roles]
+        if one.place == 1:
+            counts = roles.index(board.role)
+            means[counts] = f"**{means[counts]}**"
+        rank = DASH if math.isnan(one.rank) else f"{one.rank:.2f}"
+        cells = f"{one.recorded} of {one.planned}"
+        lines.append([place, method_title(one.method), *means, _between(one.interval), rank, cells])
     return _table([*head, "cells"], lines, left=2)
 
 
-def _ranked(mean: float, counts: bool, place: str) -> str:
-    return f"**{number(mean)}**" if counts and place == "1" else number(mean)
+def _between(interval: Interval) -> str:
+    if math.isnan(interval.low):
+        return DASH
+    return f"{interval.low:.1f} to {interval.high:.1f}"
 
 
 def _dataset(board: Board, dataset: str, sets: Sequence[tuple[str, str]]) -> str:
@@ -112,39 +130,36 @@ def _dataset(board: Board, dataset: str, sets: Sequence[tuple[str, str]]) -> str
     head = ["method", *(f"{set_title(name)} {split}" for name, split in columns), "seeds"]
     lines = []
     for method in board.methods:
-        rows = [board.lookup[dataset, *column, method] for column in columns]
+        rows = [board.lookup[(dataset, *column, method)] for column in columns]
         seeds, planned = max(row.seeds for row in rows), rows[0].planned
         count = str(seeds) if seeds == planned else f"{seeds} of {planned}"
         lines.append([method_title(method), *map(_marked, rows), count])
     return _table(head, lines)
 
 
-def _marked(row: Any) -> str:
+def _marked(row: Number) -> str:
     text = number(row.mean, row.std)
-    return f"**{text}**" if is_best(row) else f"*{text}*" if is_second(row) else text
+    return f"**{text}**" if row.is_best else f"*{text}*" if row.is_second else text
 
 
 def _against_the_paper(board: Board) -> list[str]:
-    known = board.numbers[board.numbers["paper"].notna() & board.numbers["mean"].notna()]
-    if known.empty:
+    triples = board.published()
+    if not triples:
         return []
-    lines = []
-    for (dataset, name, method), rows in known.groupby(["dataset", "set", "method"], sort=False):
-        by_split = {row.split: row for row in rows.itertuples()}
-        triple = [by_split[split] for split in SPLITS if split in by_split]
-        lines.append(
-            [
-                dataset_title(dataset),
-                set_title(name),
-                method_title(method),
-                " / ".join(number(row.mean) for row in triple),
-                " / ".join(number(row.paper) for row in triple) + " †" * triple[0].impossible,
-                " / ".join(signed(row.delta) for row in triple),
-            ]
-        )
+    lines = [
+        [
+            dataset_title(triple[0].dataset),
+            set_title(triple[0].set),
+            method_title(triple[0].method),
+            " / ".join(number(one.mean) for one in triple),
+            " / ".join(number(one.paper) for one in triple) + " †" * triple[0].impossible,
+            " / ".join(signed(one.delta) for one in triple),
+        ]
+        for triple in triples
+    ]
     head = ["dataset", "images", "method", "measured", "paper", "difference"]
     parts = ["## Against the paper", "All / Old / New.", _table(head, lines, left=3)]
-    if known["impossible"].any():
+    if any(triple[0].impossible for triple in triples):
         parts.append("† As printed, All does not lie between Old and New: one of them is wrong.")
     return [*parts, f"Measured with {', '.join(conditions(board))}."]
 
@@ -192,7 +207,8 @@ def _friedman(board: Board) -> list[str]:
         return []
     text = (
         f"Friedman's test over {ranking.datasets} datasets: χ² = {ranking.chi2:.2f}, "
-        f"p = {p_value(ranking.p)}; average ranks that differ by less than "
+        f"p = {p_value(ranking.p)}{' (a rough value)' * (ranking.datasets < 10)}; average ranks "
+        "that differ by less than "
         f"{ranking.critical_difference:.2f} cannot be told apart (Nemenyi, 5%)."
     )
     return [text]
@@ -218,20 +234,12 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:].rstrip(".") + "."
 
 
-def _comparison(one: Comparison) -> dict[str, Any]:
-    return _plain({**one.__dict__, "interval": list(one.interval)})
-
-
-def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [_plain(row) for row in table.astype(object).to_dict("records")]
-
-
 def _plain(value: Any) -> Any:
-    """Make a value fit for JSON: no NaN, no numpy types, no more digits than are known."""
-    if isinstance(value, dict):
+    """Make a value fit for JSON: no NaN and no more digits than are known."""
+    if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
-    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
-        return None
-    return round(float(value), 6) if isinstance(value, float) else value
+    if isinstance(value, float):
+        return None if math.isnan(value) else round(value, 6)
+    return value

@@ -15,8 +15,9 @@ from gcdbench.report.plots.critical import critical
 from gcdbench.report.plots.curves import curves
 from gcdbench.report.plots.errors import errors
 from gcdbench.report.plots.robustness import drop, radar
+from gcdbench.report.plots.sensitivity import sensitivity
 
-__all__ = ["PLOTS", "NothingToDraw", "write"]
+__all__ = ["PLOTS", "NothingToDraw", "sensitivity", "write"]
 
 PLOTS: dict[str, Callable[[Board], Figure]] = {
     "bars": _bars.bars,

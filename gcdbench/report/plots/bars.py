@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gcdbench.report.board import Board
@@ -11,6 +14,8 @@ from gcdbench.report.collect import SPLITS
 from gcdbench.report.names import dataset_title, method_title, set_title
 from gcdbench.report.plots.canvas import drawing, horizontal_grid, sheet
 from gcdbench.report.style import looks
+
+WIDTH = 0.86  # of a group of bars
 
 
 def bars(board: Board) -> Figure:
@@ -23,7 +28,7 @@ def bars(board: Board) -> Figure:
         widths = [len(board.sets_of(dataset)) for dataset in datasets]
         figure = sheet(1.9 + 0.16 * sum(widths) * (len(methods) + 1.5), 5.4)
         panels = figure.subplots(
-            3, len(datasets), sharey="row", sharex="col", squeeze=False, width_ratios=widths
+            3, len(datasets), sharey=True, sharex="col", squeeze=False, width_ratios=widths
         )
         for row, split in zip(panels, SPLITS, strict=True):
             for axis, dataset in zip(row, datasets, strict=True):
@@ -38,7 +43,7 @@ def bars(board: Board) -> Figure:
                     palette=colours,
                     saturation=1,
                     errorbar="sd",
-                    width=0.86,
+                    width=WIDTH,
                     err_kws={"linewidth": 0.8, "color": "#333333"},
                     capsize=0.25,
                     legend=False,
@@ -47,14 +52,27 @@ def bars(board: Board) -> Figure:
                 for bars_of, method in zip(axis.containers, methods, strict=True):
                     for bar in bars_of:
                         bar.set(hatch=look[method].hatch, edgecolor="white", linewidth=0.4)
+                _mark_missing(
+                    axis,
+                    [[board.lookup[dataset, name, split, m] for m in methods] for name in order],
+                )
                 axis.set(xlabel="", ylabel=f"{split} (%)", xticks=range(len(order)))
                 axis.set_xticklabels([set_title(name) for name in order])
                 axis.label_outer()
             horizontal_grid(row)
-            top = max(axis.get_ylim()[1] for axis in row)
-            row[0].set_ylim(0, min(100, 10 * np.ceil(top / 10)))
+        top = max(axis.get_ylim()[1] for axis in panels.flat)
+        panels[0, 0].set_ylim(0, min(100, 10 * np.ceil(top / 10)))
         for axis, dataset in zip(panels[0], datasets, strict=True):
             axis.set_title(dataset_title(dataset))
         handles = [(c[0], method_title(m)) for c, m in zip(axis.containers, methods, strict=True)]
         figure.legend(*zip(*handles, strict=True), loc="outside right upper")
     return figure
+
+
+def _mark_missing(axis: Axes, groups: list[list[Any]]) -> None:
+    """Put a cross where a bar would stand had it been measured."""
+    for place, rows in enumerate(groups):
+        for number, row in enumerate(rows):
+            if np.isnan(row.mean):
+                x = place - WIDTH / 2 + WIDTH * (number + 0.5) / len(rows)
+                axis.plot(x, 2, marker="x", color="#999999", markersize=3.5, markeredgewidth=0.8)

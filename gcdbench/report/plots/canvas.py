@@ -16,11 +16,12 @@ from matplotlib.lines import Line2D
 
 from gcdbench.errors import UserError
 from gcdbench.records import write_atomically
+from gcdbench.report.board import Board
 from gcdbench.report.names import method_title
 from gcdbench.report.style import Look
 
 INK, FAINT = "#222222", "#DDDDDD"
-STYLE = {
+STYLE: dict[Any, Any] = {
     **{"font.family": "DejaVu Sans", "font.size": 8.0, "axes.titlesize": 9.0},
     **{"axes.labelsize": 8.0, "xtick.labelsize": 7.5, "ytick.labelsize": 7.5},
     **{"legend.fontsize": 7.5, "legend.frameon": False, "figure.facecolor": "white"},
@@ -60,6 +61,14 @@ def legend(figure: Figure, looks: dict[str, Look], **options: Any) -> None:
     for handle in handles:
         handle.set(markersize=4.5, linewidth=1.2)
     figure.legend(handles=handles, **{"loc": "outside right upper", **options})
+
+
+def footnote_on_incomplete(figure: Figure, board: Board) -> None:
+    """Say which methods a plot of means over datasets leaves out."""
+    if board.incomplete:
+        left_out = ", ".join(map(method_title, board.incomplete))
+        text = f"not shown, because datasets are missing: {left_out}"
+        figure.supxlabel(text, fontsize=6.5, color="#666666", x=0.99, ha="right")
 
 
 def horizontal_grid(axes: Iterable[Axes]) -> None:

@@ -17,7 +17,7 @@ def corruptions(board: Board) -> Figure:
     table = series.corruptions(board.collection.records)
     if table.empty:
         raise NothingToDraw("corruptions: these records have no sets by corruption and severity")
-    methods = [method for method in board.methods if method in set(table["method"])]
+    methods = [method for method in board.methods if method not in board.incomplete]
     kinds = list(table["corruption"].unique())
     severities = sorted(table["severity"].unique())
     across = min(4, len(methods))
@@ -34,10 +34,10 @@ def corruptions(board: Board) -> Figure:
             rows = table[table["method"] == method]
             grid = rows.pivot(index="corruption", columns="severity", values="accuracy")
             grid = grid.reindex(index=kinds, columns=severities)
-            image = axis.imshow(grid, cmap="cividis_r", vmin=0, vmax=top, aspect="auto")
+            image = axis.imshow(grid, cmap="Blues", vmin=0, vmax=1.15 * top, aspect="auto")
             for (row, column), value in np.ndenumerate(grid.to_numpy()):
                 if not np.isnan(value):
-                    ink = "white" if value > 0.55 * top else "#222222"
+                    ink = "white" if value > 0.72 * top else "#222222"
                     text = f"{value:.0f}"
                     axis.text(column, row, text, ha="center", va="center", color=ink, fontsize=6.5)
             axis.set_title(method_title(method))

@@ -36,7 +36,10 @@ def critical(board: Board) -> Figure:
             axis.plot(span, [y, y], color=INK, lw=2.6, solid_capstyle="butt")
         _names(axis, board, ranking, half)
         text = f"Friedman χ² = {ranking.chi2:.2f}, p = {ranking.p:.2g}, {ranking.datasets} datasets"
-        axis.text(count, -1.02, text, ha="right", va="center", color="#666666", fontsize=7)
+        if board.incomplete:
+            missing = ", ".join(map(method_title, board.incomplete))
+            text += f"; not ranked, because datasets are missing: {missing}"
+        figure.supxlabel(text, fontsize=7, color="#666666")
     return figure
 
 
@@ -51,7 +54,9 @@ def _scale(axis: Axes, ranking: Ranking) -> None:
     for end in (1, 1 + shown):
         axis.plot([end, end], [-0.76, -0.88], color=INK, lw=0.9)
     more = " (wider than the axis)" if shown < width else ""
-    axis.text(1 + shown / 2, -0.9, f"CD = {width:.2f}{more}", ha="center", va="bottom", fontsize=7.5)
+    axis.text(
+        1 + shown / 2, -0.9, f"CD = {width:.2f}{more}", ha="center", va="bottom", fontsize=7.5
+    )
 
 
 def _names(axis: Axes, board: Board, ranking: Ranking, half: int) -> None:

@@ -38,8 +38,11 @@ def curves(board: Board) -> Figure:
         for line, (title, table, column) in zip(panels, rows, strict=True):
             for axis, dataset in zip(line, datasets, strict=True):
                 _draw(axis, table[table["dataset"] == dataset], column, look)
-                if column == "accuracy":
-                    axis.set_ylim(bottom=0)
+            if column == "accuracy":
+                top = max(axis.get_ylim()[1] for axis in line)
+                for axis in line:
+                    axis.set_ylim(0, top)
+                    axis.label_outer()
             line[0].set_ylabel(title)
             horizontal_grid(line)
         for top, bottom, dataset in zip(panels[0], panels[-1], datasets, strict=True):
@@ -55,7 +58,6 @@ def _draw(axis: Axes, table: pd.DataFrame, column: str, look: dict[str, Look]) -
         mean = rows.mean()
         if mean.empty:
             continue
-        many = 0 if len(mean) > 12 else None
         axis.plot(
             mean.index,
             mean,
@@ -63,7 +65,7 @@ def _draw(axis: Axes, table: pd.DataFrame, column: str, look: dict[str, Look]) -
             ls=kind.dashes,
             marker=kind.marker,
             markersize=3,
-            markevery=max(1, len(mean) // 6) if many == 0 else 1,
+            markevery=1 if len(mean) <= 12 else len(mean) // 6,
             lw=1.2,
         )
         axis.fill_between(mean.index, rows.min(), rows.max(), color=kind.colour, alpha=0.15, lw=0)

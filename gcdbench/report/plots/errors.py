@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from gcdbench.report import series
 from gcdbench.report.board import Board
 from gcdbench.report.names import method_title
-from gcdbench.report.plots.canvas import NothingToDraw, drawing, sheet
+from gcdbench.report.plots.canvas import NothingToDraw, drawing, footnote_on_incomplete, sheet
 from gcdbench.report.series import OUTCOMES
 
 # right in grey; errors among old in blues, among new in oranges; the two that cross are dark
@@ -27,7 +27,7 @@ def errors(board: Board) -> Figure:
     table = table.dropna()
     if table.empty:
         raise NothingToDraw("errors: these records do not say which kinds of error were made")
-    methods = [m for m in reversed(board.methods) if m in table.index.get_level_values("method")]
+    methods = [m for m in reversed(board.methods) if m not in board.incomplete]
     with drawing():
         figure = sheet(7.2, 0.95 + 0.26 * len(methods))
         panels = figure.subplots(1, len(roles), sharey=True, squeeze=False)[0]
@@ -38,15 +38,18 @@ def errors(board: Board) -> Figure:
                 shares = list(rows[kind])
                 axis.barh(methods, shares, left=left, color=COLOURS[kind], label=title, height=0.72)
                 for place, (start, share) in enumerate(zip(left, shares, strict=True)):
-                    if share >= 6:
+                    if share >= 5:
                         ink = "white" if kind in ("old_to_new", "new_to_old") else "#222222"
                         middle = start + share / 2
-                        axis.text(middle, place, f"{share:.0f}", ha="center", va="center", color=ink)
+                        axis.text(
+                            middle, place, f"{share:.0f}", ha="center", va="center", color=ink
+                        )
                 left = [a + b for a, b in zip(left, shares, strict=True)]
             axis.set(xlim=(0, 100), xlabel="share of images (%)", title=f"{role} images")
             axis.tick_params(axis="y", length=0)
             axis.spines["left"].set_visible(False)
         panels[0].set_yticks(range(len(methods)), [method_title(method) for method in methods])
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=5, columnspacing=1.2)
+        figure.legend(handles, labels, loc="outside upper center", ncols=5, columnspacing=1.2)
+        footnote_on_incomplete(figure, board)
     return figure

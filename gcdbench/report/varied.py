@@ -1,0 +1,62 @@
+"""Records that differ from the requested cells in one setting only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gcdbench import records
+from gcdbench.errors import UserError, unknown
+from gcdbench.plan import Cell, Request, make_cells
+from gcdbench.report.collect import flat, tidy
+
+
+@dataclass(frozen=True)
+class Varied:
+    """Records by the value of a setting."""
+
+    setting: str  # as ``--set`` names it
+    default: Any  # the value that the request itself gives it
+    table: pd.DataFrame  # as of a collection, with a column ``value``
+
+
+def collect_varied(request: Request, results: Path, setting: str) -> Varied:
+    """Read the records that would be the request's but for the value of one setting."""
+    cells = {(c.dataset, c.spelling.text, c.seed): c for c in make_cells(request)}
+    path = _path(setting, next(iter(cells.values())))
+    tables = []
+    for _, record in records.read_all(results):
+        if isinstance(record, records.Damaged):
+            continue
+        cell = cells.get((record["dataset"], record["method"], record["seed"]))
+        if cell is not None and _differs_only_in(path, record, cell):
+            tables.append(tidy([record]).assign(value=_value(record["settings"], path)))
+    if not tables:
+        raise UserError(f"sensitivity: no record of these cells was found in {results}")
+    default = _value(next(iter(cells.values())).settings(), path)
+    return Varied(setting, default, pd.concat(tables, ignore_index=True))
+
+
+def _path(setting: str, cell: Cell) -> str:
+    """Return where a setting stands in a record: ``hilo.k`` is ``config.hilo.k``."""
+    known = flat(cell.settings())
+    for path in (setting, f"config.{setting}"):
+        if path in known:
+            return path
+    names = [name.removeprefix("config.") for name in known]
+    raise unknown("setting", setting, names, "--over")
+
+
+def _value(settings: Mapping[str, Any], path: str) -> Any:
+    value = flat(settings)[path]
+    return str(value) if isinstance(value, list) or value is None else value
+
+
+def _differs_only_in(path: str, record: Mapping[str, Any], cell: Cell) -> bool:
+    old, new = flat(record["settings"]), flat(cell.settings())
+    differing = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+    return differing <= {path} and record["fingerprints"] == cell.fingerprints()
