@@ -134,7 +134,7 @@ def _run(arguments: argparse.Namespace) -> int:
     cells = make_cells(request)
     check_writable(arguments.results)
     for cell in cells:
-        cell.problem()  # says what data are missing before anything is trained
+        _ = cell.key  # needs the data and the weights: says what is missing before any training
 
     from gcdbench.runner.local import choose_device, run_cells
 
@@ -249,7 +249,11 @@ def _list_plugins(kind: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
             "summary": face.summary,
             "paper": face.constants.get("paper", ""),
             "config": {
-                f.name: {"default": f.default, "source": face.notes.get(f.name, "")}
+                f.name: {
+                    "default": None if f.default is dataclasses.MISSING else f.default,
+                    "required": f.default is dataclasses.MISSING,
+                    "source": face.notes.get(f.name, ""),
+                }
                 for f in dataclasses.fields(face.config)
             },
         }

@@ -243,7 +243,7 @@ def _cell(request: Request, suite: Suite, dataset: str, spelling: Spelling, seed
 
 
 # what --quick lays over any suite: the same cells, tiny
-QUICK = {"train": {"epochs": 1, "draws_per_epoch": 512}, "limit": 256}
+QUICK = {"train": {"epochs": 1, "draws_per_epoch": 256, "view_bank": 0}, "limit": 128}
 
 
 @cache

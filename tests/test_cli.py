@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+
+from gcdbench.cli import main
+
+QUICK = ["--suite", "drawshift", "--quick", "--datasets", "line+solid", "--methods", "simgcd"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "--suite", "drawshift", "--methods", "simgdc"], "did you mean 'simgcd'"),
+        (["run", "--suite", "drawshfit"], "did you mean 'drawshift'"),
+        (["run", "--suite", "drawshift", "--datasets", "line"], "unknown dataset 'line'"),
+        (["run", "--suite", "none.yaml"], "cannot read none.yaml"),
+        (["run", "--suite", "drawshift", "--set", "train.lrr=1"], "did you mean 'lr'"),
+        (["run", "--suite", "drawshift", "--set", "train.lr=fast"], "train.lr: expected a number"),
+        (["run", "--suite", "drawshift", "--set", "train.lr=-1"], "lr must be above 0"),
+        (["run", "--suite", "drawshift", "--set", "lr=1"], "write section.key=value"),
+        (["run", "--suite", "drawshift", "--set", "orca.x=1"], "unknown section 'orca'"),
+        (["run", "--suite", "drawshift", "--methods", "simgcd+simgcd"], "unknown technique"),
+        (["run", "--suite", "drawshift", "--seeds", "one"], "invalid int value"),
+        (["run", "--suite", "drawshift", "--plugin", "none.py"], "--plugin none.py: no such file"),
+        (["run", "--suite", "drawshift", "--set", "backbone.weights=no.pth"], "no file no.pth"),
+        (["list", "nothing"], "invalid choice"),
+        (["fly"], "invalid choice"),
+        ([], "required"),
+    ],
+)
+def test_a_wrong_request_gets_one_sentence_and_exit_code_2(arguments, sentence, capsys):
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+    assert out == ""
+
+
+def test_a_results_folder_that_cannot_be_written_to_is_refused_at_once(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["run", *QUICK, "--results", str(tmp_path / "file" / "runs")]) == 2
+    assert "cannot be written to" in capsys.readouterr().err
+
+
+def test_a_leaderboard_without_records_says_how_to_make_them(tmp_path, capsys):
+    assert main(["leaderboard", "--suite", "drawshift", "--results", str(tmp_path)]) == 2
+    assert "gcdbench run --suite drawshift" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", ["methods", "techniques", "datasets", "suites", "backbones"])
+def test_listings_are_for_people_and_for_programs(what, capsys):
+    assert main(["list", what]) == 0
+    people = capsys.readouterr().out.splitlines()
+    assert main(["list", what, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == len(people) > 0
+    assert all(row["summary"] for row in rows)
+
+
+def test_a_run_writes_the_leaderboard_and_a_second_one_trains_nothing(tmp_path, capsys, caplog):
+    arguments = ["run", *QUICK, "--results", str(tmp_path)]
+    assert main(arguments) == 0
+    assert "SimGCD" in capsys.readouterr().out
+    table = pd.read_csv(tmp_path / "leaderboard" / "drawshift-quick.csv")
+    assert {"line", "solid"} <= set(table["set"])
+    assert {"All", "Old", "New"} == set(table["split"])
+    assert (tmp_path / "leaderboard" / "drawshift-quick.png").stat().st_size > 5000
+    records = list(tmp_path.glob("*/*/*/record.json"))
+    before = [path.stat().st_mtime_ns for path in records]
+
+    assert main(["plan", *QUICK, "--results", str(tmp_path), "--json"]) == 0
+    assert [row["done"] for row in json.loads(capsys.readouterr().out)] == [True]
+    assert main(arguments) == 0
+    assert "nothing was trained" in capsys.readouterr().err
+    assert [path.stat().st_mtime_ns for path in records] == before
+    assert len(records) == 1
