@@ -52,9 +52,7 @@ class FrostSource:
     @classmethod
     def from_folder(cls, folder: str | Path) -> FrostSource:
         """Read all photographs of a folder."""
-        files = sorted(
-            file for file in Path(folder).glob("*") if file.suffix.lower() in SUFFIXES
-        )
+        files = sorted(file for file in Path(folder).glob("*") if file.suffix.lower() in SUFFIXES)
         if not files:
             raise ValueError(
                 f"no pictures of ice in {str(folder)!r}; "

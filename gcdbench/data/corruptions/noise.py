@@ -19,13 +19,13 @@ LEVELS = 256
 
 
 def _gaussian_channel(severity: int) -> np.ndarray:
-    """x + N(0, c²), clipped to [0, 1]."""
+    """Give x + N(0, c²), clipped to [0, 1]."""
     spread = (0.08, 0.12, 0.18, 0.26, 0.38)[severity - 1]
     return _normal_channel(np.full(LEVELS, spread))
 
 
 def _speckle_channel(severity: int) -> np.ndarray:
-    """x + x N(0, c²), clipped to [0, 1]."""
+    """Give x + x N(0, c²), clipped to [0, 1]."""
     spread = (0.15, 0.2, 0.35, 0.45, 0.6)[severity - 1]
     return _normal_channel(np.arange(LEVELS) / 255 * spread)
 
@@ -38,7 +38,7 @@ def _normal_channel(spread: np.ndarray) -> np.ndarray:
 
 
 def _shot_channel(severity: int) -> np.ndarray:
-    """Poisson(c x) / c, clipped to [0, 1]."""
+    """Give Poisson(c x) / c, clipped to [0, 1]."""
     photons = (60, 25, 12, 5, 3)[severity - 1]
     x = np.arange(LEVELS)[:, None] / 255
     at_most = pdtr(np.arange(photons), x * photons)  # c photons and more are white
@@ -49,7 +49,7 @@ def _shot_channel(severity: int) -> np.ndarray:
 
 
 def _impulse_channel(severity: int) -> np.ndarray:
-    """Black or white, each with probability c / 2, else x."""
+    """Give black or white, each with probability c / 2, else x."""
     amount = (0.03, 0.06, 0.09, 0.17, 0.27)[severity - 1]
     channel = (1 - amount) * np.eye(LEVELS)
     channel[:, [0, 255]] += amount / 2
@@ -66,11 +66,10 @@ CHANNELS: dict[str, Callable[[int], np.ndarray]] = {
 
 def add_noise(image: np.ndarray, corruption: str, severity: int, chance: Chance) -> np.ndarray:
     """Send every value of an image through one of the `CHANNELS`."""
-    drawn = chance.integers(3 * image.size, "u1")
-    chip, slot = drawn[: 2 * image.size].view("<u2"), drawn[2 * image.size :]
-    cell = np.take(_alias_table(corruption, severity), pair_index(image.ravel(), slot))
+    slot, chip = chance.integers(2 * image.size, "u1").reshape(2, -1)
+    cell = np.take(_cells(corruption, severity), pair_index(image.ravel(), slot))
     alias = cell.astype(np.uint8)
-    stays = np.negative((chip < (cell >> 8).astype(np.uint16)).view(np.uint8))  # 0 or 255
+    stays = np.negative((chip < (cell >> 8).astype(np.uint8)).view(np.uint8))  # 0 or 255
     # a choice by bits: np.where takes three times as long when its condition is random
     return (alias ^ ((alias ^ slot) & stays)).reshape(image.shape)
 
@@ -84,28 +83,29 @@ def pair_index(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 @lru_cache(maxsize=20)
-def _alias_table(corruption: str, severity: int) -> np.ndarray:
-    return alias_table(CHANNELS[corruption](severity))
+def _cells(corruption: str, severity: int) -> np.ndarray:
+    return alias_cells(CHANNELS[corruption](severity))
 
 
-def alias_table(channel: np.ndarray) -> np.ndarray:
-    """Prepare the alias method for each row of a (256, 256) channel.
+def alias_cells(channel: np.ndarray) -> np.ndarray:
+    """Prepare the alias method for each row of a (256, 256) channel, to 16 bits.
 
-    Every level has 256 equally likely slots; a slot stands for itself with some probability, else
-    for its alias. Returns 65,536 cells, number 256 * level + slot: the alias in the low 8 bits
-    and above it the probability in units of 2^-16.
+    A row is cut into 65,536 parts, which go into 256 slots of 256 parts; a slot holds parts of its
+    own number and of one other, its alias. Cell 256 * level + slot of the result has the alias in
+    its low 8 bits and above it how many parts are the slot's own, 0 where all are.
     """
     rows = np.arange(LEVELS)
-    mass = channel * LEVELS  # a slot holds one unit
-    waiting = mass.copy()
-    stays = np.zeros((LEVELS, LEVELS), dtype=np.uint32)
-    alias = np.tile(rows.astype(np.uint32), (LEVELS, 1))  # a slot left over is its own alias
+    parts = np.diff(np.rint(np.cumsum(channel, axis=1) * 2**16), axis=1, prepend=0)
+    parts = parts.astype(np.int32)
+    waiting = parts.copy()
+    own = np.zeros((LEVELS, LEVELS), dtype=np.uint16)
+    alias = np.tile(rows.astype(np.uint16), (LEVELS, 1))
     for _ in range(LEVELS - 1):  # fill the emptiest slot from the fullest and close it
-        poor, rich = waiting.argmin(axis=1), mass.argmax(axis=1)
-        share = np.minimum(mass[rows, poor], 1)
-        stays[rows, poor] = np.minimum(np.rint(share * 2**16), 2**16 - 1)
-        alias[rows, poor] = rich
-        mass[rows, rich] -= 1 - share
-        waiting[rows, rich] = mass[rows, rich]
-        mass[rows, poor], waiting[rows, poor] = -np.inf, np.inf
-    return (stays << 8 | alias).ravel()
+        poor, rich = waiting.argmin(axis=1), parts.argmax(axis=1)
+        missing = LEVELS - parts[rows, poor]
+        own[rows, poor] = np.where(missing > 0, parts[rows, poor], 0)
+        alias[rows, poor] = np.where(missing > 0, rich, poor)
+        parts[rows, rich] -= missing
+        waiting[rows, rich] = parts[rows, rich]
+        parts[rows, poor], waiting[rows, poor] = -1, 2**30
+    return (own << 8 | alias).ravel()

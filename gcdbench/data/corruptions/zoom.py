@@ -13,7 +13,7 @@ from gcdbench.data.corruptions.chance import Chance
 
 
 class Taps(NamedTuple):
-    """Linear interpolation along one axis: for each result two source positions and weights."""
+    """Linear interpolation: for each result two source positions and their weights."""
 
     low: np.ndarray
     high: np.ndarray
@@ -22,11 +22,17 @@ class Taps(NamedTuple):
 
     def operator(self, length: int) -> sparse.csr_array:
         """Write the interpolation of `length` values as a matrix."""
-        count = len(self.low)
-        weights = np.stack([self.weight_low, self.weight_high], axis=1).astype(np.float32)
-        source = np.stack([self.low, self.high], axis=1).astype(np.int32)
-        starts = np.arange(0, 2 * count + 1, 2, dtype=np.int32)
-        return sparse.csr_array((weights.ravel(), source.ravel(), starts), shape=(count, length))
+        source = np.stack([self.low, self.high], axis=-1).reshape(-1, 2)
+        weights = np.stack([self.weight_low, self.weight_high], axis=-1).reshape(-1, 2)
+        return _matrix(source, weights, length)
+
+
+def _matrix(source: np.ndarray, weights: np.ndarray, length: int) -> sparse.csr_array:
+    """Make a matrix from the (row, entry) columns and values of its entries."""
+    rows, entries = source.shape
+    starts = np.arange(0, rows * entries + 1, entries, dtype=np.int32)
+    values = weights.ravel().astype(np.float32), source.ravel().astype(np.int32), starts
+    return sparse.csr_array(values, shape=(rows, length))
 
 
 def shown_length(length: int, factor: float) -> int:
@@ -56,29 +62,41 @@ def separable(rows: sparse.csr_array, columns: sparse.csr_array, plane: np.ndarr
 
 
 class _Zooms:
-    """All enlargements of one axis about its centre: taps (zoom, position) and matrices."""
+    """The enlargements that are averaged, without the first, which is the image itself.
 
-    def __init__(self, length: int, severity: int) -> None:
-        stop, step = ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03))[
-            severity - 1
+    `down` and `across` are the taps (zoom, position) of the two axes. As matrices, the former come
+    in blocks of rows with all zooms together, small enough to be worked off within the cache.
+    """
+
+    def __init__(self, height: int, width: int, severity: int) -> None:
+        stops, steps = (1.11, 1.16, 1.21, 1.26, 1.31), (0.01, 0.01, 0.02, 0.02, 0.03)
+        factors = np.arange(1, stops[severity - 1], steps[severity - 1])[1:]
+        self.count = len(factors)
+        self.down, self.across = _centred(height, factors), _centred(width, factors)
+        block = max(1, 2**17 // (3 * width * self.count))
+        self.vertical = [
+            Taps(*(part[:, top : top + block] for part in self.down)).operator(height)
+            for top in range(0, height, block)
         ]
-        each = [self._centred(length, factor) for factor in np.arange(1, stop, step)]
-        self.operators = [taps.operator(length) for taps in each]
-        self.taps = Taps(*(np.stack(part) for part in zip(*each, strict=True)))
-        here = np.arange(length)
-        self.first = np.minimum(self.taps.low.min(axis=0), here)
-        self.last = np.maximum(self.taps.high.max(axis=0), here)
-        self.inside = (self.taps.weight_low + self.taps.weight_high > 0).all(axis=0)
+        shift = width * np.arange(self.count)[:, None]  # all zooms side by side
+        source = np.stack([self.across.low + shift, self.across.high + shift])
+        weights = np.stack([self.across.weight_low, self.across.weight_high])
+        source, weights = (part.transpose(2, 1, 0).reshape(width, -1) for part in (source, weights))
+        self.horizontal = _matrix(source, weights, width * self.count)
 
-    @staticmethod
-    def _centred(length: int, factor: float) -> Taps:
+
+def _centred(length: int, factors: np.ndarray) -> Taps:
+    """Enlarge an axis about its centre by several factors."""
+    zooms = []
+    for factor in factors:
         shown = shown_length(length, factor)
         low, high, *weights = (part[:length] for part in zoom_taps(shown, factor))
         margin = (length - shown) // 2
-        return Taps(low + margin, high + margin, *weights)
+        zooms.append((low + margin, high + margin, *weights))
+    return Taps(*(np.stack(part) for part in zip(*zooms, strict=True)))
 
 
-_zooms = lru_cache(maxsize=128)(_Zooms)
+_zooms = lru_cache(maxsize=32)(_Zooms)
 
 
 def zoom_blur(image: np.ndarray, severity: int, _: Chance) -> np.ndarray:
@@ -89,59 +107,77 @@ def zoom_blur(image: np.ndarray, severity: int, _: Chance) -> np.ndarray:
     close to a whole level is made again in the published order of operations.
     """
     height, width, _channels = image.shape
-    down, across = _zooms(height, severity), _zooms(width, severity)
+    zooms = _zooms(height, width, severity)
     rows = np.ascontiguousarray(image.transpose(0, 2, 1)).reshape(height, -1).astype(np.float32)
-    total = image.transpose(1, 2, 0).reshape(width, -1).astype(np.float32)  # column, channel, row
-    for vertical, horizontal in zip(down.operators, across.operators, strict=True):
-        zoomed = (vertical @ rows).reshape(height, 3, width).transpose(2, 1, 0)
-        total += horizontal @ np.ascontiguousarray(zoomed).reshape(width, -1)
-    total *= np.float32(1 / (len(down.operators) + 1))
-    cut = total.astype(np.uint8).reshape(width, 3, height)
-    doubtful = np.flatnonzero(np.abs(total - np.rint(total)) < 1e-3)
+    mean = np.empty((width, 3, height), dtype=np.float32)
+    top = 0
+    for vertical in zooms.vertical:
+        zoomed = (vertical @ rows).reshape(zooms.count, -1, 3, width).transpose(0, 3, 2, 1)
+        bottom = top + zoomed.shape[3]
+        total = zooms.horizontal @ np.ascontiguousarray(zoomed).reshape(zooms.count * width, -1)
+        mean[:, :, top:bottom] = total.reshape(width, 3, -1)
+        top = bottom
+    mean += np.ascontiguousarray(image.transpose(1, 2, 0)) * np.float32(2)
+    mean *= np.float32(1 / (zooms.count + 2))
+    cut = mean.astype(np.uint8)
+    doubtful = np.flatnonzero(np.abs(mean - np.rint(mean)) < 1e-3)
     column, channel, row = np.unravel_index(doubtful, cut.shape)
-    cut[column, channel, row] = _exact(image, down, across, np.stack([row, column, channel]))
+    cut[column, channel, row] = _exact(image, zooms, np.stack([row, column, channel]))
     return np.ascontiguousarray(cut.transpose(2, 0, 1))
 
 
-def _exact(image: np.ndarray, down: _Zooms, across: _Zooms, places: np.ndarray) -> np.ndarray:
+def _exact(image: np.ndarray, zooms: _Zooms, places: np.ndarray) -> np.ndarray:
     """Compute the blur at (3, n) places: zooms in double, their sum in single precision."""
     level = (np.arange(256) / 255).astype(np.float32)
     here = level[image[tuple(places)]]
-    mixed = np.flatnonzero(_sees_several_values(image, down, across, places))
-    row, column, channel = places[:, mixed]
-    top, bottom, weight_top, weight_bottom = (part[:, row] for part in down.taps)
-    left, right, weight_left, weight_right = (part[:, column] for part in across.taps)
-    zooms = np.zeros(top.shape)
-    for y, weight_y in ((top, weight_top), (bottom, weight_bottom)):
-        for x, weight_x in ((left, weight_left), (right, weight_right)):
-            zooms += level[image[y, x, channel]].astype(np.float64) * weight_y * weight_x
-    total = np.zeros_like(here)
-    for zoom in zooms.astype(np.float32):
+    mixed = np.flatnonzero(_sees_several_values(image, zooms, places))
+    total = here.copy()
+    for zoomed in _interpolate(image, level, zooms, places[:, mixed]):
         layer = here.copy()
-        layer[mixed] = zoom
+        layer[mixed] = zoomed
         total += layer
-    mean = (here + total) / np.float32(len(zooms) + 1)
+    mean = (here + total) / np.float32(zooms.count + 2)
     return (np.clip(mean, 0, 1) * np.float32(255)).astype(np.uint8)
 
 
-def _sees_several_values(
-    image: np.ndarray, down: _Zooms, across: _Zooms, places: np.ndarray
+def _interpolate(
+    image: np.ndarray, level: np.ndarray, zooms: _Zooms, places: np.ndarray
 ) -> np.ndarray:
+    """Compute (zoom, n) zoomed values at (3, n) places."""
+    row, column, channel = places
+    _, width, channels = image.shape
+    top, bottom, weight_top, weight_bottom = (np.take(part, row, axis=1) for part in zooms.down)
+    left, right, weight_left, weight_right = (
+        np.take(part, column, axis=1) for part in zooms.across
+    )
+    zoomed = np.zeros(top.shape)
+    for y, weight_y in ((top, weight_top), (bottom, weight_bottom)):
+        for x, weight_x in ((left, weight_left), (right, weight_right)):
+            corner = np.take(level, np.take(image, (y * width + x) * channels + channel))
+            zoomed += corner * weight_y * weight_x
+    return zoomed.astype(np.float32)
+
+
+def _sees_several_values(image: np.ndarray, zooms: _Zooms, places: np.ndarray) -> np.ndarray:
     """Tell for (3, n) places whether the zooms mix different values there; may say so in vain."""
-    if places.shape[1] < 2000:  # then mixing equal values is cheaper than looking for them
+    if places.shape[1] < image.size // 20:  # a look at all of the image would cost more
         return np.ones(places.shape[1], dtype=bool)
-    changes = np.zeros((image.shape[0] + 1, image.shape[1] + 1), dtype=np.int32)
-    changes[1:-1, 1:] |= (image[1:] != image[:-1]).any(axis=2)
-    changes[1:, 1:-1] |= (image[:, 1:] != image[:, :-1]).any(axis=2)
-    np.cumsum(np.cumsum(changes, axis=0, out=changes), axis=1, out=changes)
-    row, column, _ = places
-    top, bottom, left, right = (
-        down.first[row],
-        down.last[row] + 1,
-        across.first[column],
-        across.last[column] + 1,
-    )
-    inside = (
-        changes[bottom, right] - changes[top, right] - changes[bottom, left] + changes[top, left]
-    )
-    return (inside > 0) | ~(down.inside[row] & across.inside[column])
+    height, width, channels = image.shape
+    changes = np.zeros((height + 1, width + 1, channels), dtype=np.int32)
+    changes[1:-1, 1:] = image[1:] != image[:-1]
+    changes[1:, 1:-1] |= image[:, 1:] != image[:, :-1]
+    changes.cumsum(axis=0, out=changes).cumsum(axis=1, out=changes)
+    row, column, channel = places
+    top, bottom, beyond_row = (part[row] for part in _span(zooms.down))
+    left, right, beyond_column = (part[column] for part in _span(zooms.across))
+    seen = changes[bottom, right, channel] - changes[top, right, channel]
+    seen -= changes[bottom, left, channel] - changes[top, left, channel]
+    return (seen > 0) | beyond_row | beyond_column
+
+
+def _span(taps: Taps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Give the first source position, the one after the last, and whether any lies beyond."""
+    here = np.arange(taps.low.shape[1])
+    first = np.minimum(taps.low.min(axis=0), here)
+    last = np.maximum(taps.high.max(axis=0), here)
+    return first, last + 1, (taps.weight_low + taps.weight_high == 0).any(axis=0)
