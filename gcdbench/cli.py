@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gcdbench import __version__, registry
+from gcdbench import __version__, registry, tools
 from gcdbench.config import parse_assignments
 from gcdbench.errors import UserError
 
@@ -91,11 +91,23 @@ def _parser() -> argparse.ArgumentParser:
     _add_request(plot)
     plot.add_argument("--out", type=Path, help="folder (default: RESULTS/leaderboard)")
 
-    listing = verb("list", _list, "list what there is")
-    listing.add_argument("what", choices=tuple(_LISTS))
-    listing.add_argument("--json", action="store_true", help="for programs")
-    listing.add_argument("--plugin", action="append", metavar="FILE", help="add a plug-in file")
+    for name, add, function in (
+        ("list", tools.add_list, tools.list_),
+        ("show", tools.add_show, tools.show),
+        ("check", tools.add_check, tools.check),
+        ("new-method", tools.add_new_method, tools.new_method),
+        ("evaluate", tools.add_evaluate, tools.evaluate),
+        ("estimate-k", tools.add_estimate, tools.estimate),
+    ):
+        sub = verb(name, function, _first_line(function))
+        add(sub)
+        sub.add_argument("--plugin", action="append", metavar="FILE", help="add a plug-in file")
     return parser
+
+
+def _first_line(function: Callable[[Any], int]) -> str:
+    text = (function.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    return text[0].lower() + text[1:]
 
 
 def _add_request(parser: argparse.ArgumentParser) -> None:
@@ -227,62 +239,3 @@ def _plot(arguments: argparse.Namespace) -> int:
     folder = arguments.out or arguments.results / "leaderboard"
     print(plots.write(plots.bars(collection, suite), folder / f"{suite}.png"))
     return 0
-
-
-def _list(arguments: argparse.Namespace) -> int:
-    rows, problems = _LISTS[arguments.what]()
-    if arguments.json:
-        print(json.dumps(rows, indent=1))
-    else:
-        width = max((len(row["name"]) for row in rows), default=0)
-        for row in rows:
-            print(f"{row['name']:<{width}}  {row['summary']}")
-    for name, reason in problems.items():
-        print(f"{name}: left out: {reason}", file=sys.stderr)
-    return 0
-
-
-def _list_plugins(kind: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    rows = [
-        {
-            "name": name,
-            "summary": face.summary,
-            "paper": face.constants.get("paper", ""),
-            "config": {
-                f.name: {
-                    "default": None if f.default is dataclasses.MISSING else f.default,
-                    "required": f.default is dataclasses.MISSING,
-                    "source": face.notes.get(f.name, ""),
-                }
-                for f in dataclasses.fields(face.config)
-            },
-        }
-        for name, face in registry.faces(kind).items()
-    ]
-    return rows, registry.broken(kind)
-
-
-def _list_suites() -> tuple[list[dict[str, Any]], dict[str, str]]:
-    from gcdbench.plan import Suite, suites
-
-    loaded = {name: Suite.load(name) for name in suites()}
-    rows = [
-        {"name": name, "summary": suite.description, "datasets": list(suite.datasets)}
-        for name, suite in loaded.items()
-    ]
-    return rows, {}
-
-
-def _list_backbones() -> tuple[list[dict[str, Any]], dict[str, str]]:
-    from gcdbench.settings import BACKBONES
-
-    return [{"name": name, "summary": summary} for name, summary in BACKBONES.items()], {}
-
-
-_LISTS: dict[str, Callable[[], tuple[list[dict[str, Any]], dict[str, str]]]] = {
-    "methods": lambda: _list_plugins("method"),
-    "techniques": lambda: _list_plugins("technique"),
-    "datasets": lambda: _list_plugins("source"),
-    "suites": _list_suites,
-    "backbones": _list_backbones,
-}

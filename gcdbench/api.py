@@ -1,0 +1,56 @@
+"""The command line's main verbs for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcdbench.plan import Request, make_cells
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def run(
+    suite: str,
+    methods: Iterable[str] = (),
+    *,
+    datasets: Iterable[str] = (),
+    seeds: Iterable[int] = (),
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    quick: bool = False,
+    results: str | Path = "results/runs",
+    data_root: str | Path | None = None,
+    device: str = "auto",
+) -> pd.DataFrame:
+    """Run the cells that have no record yet and return the accuracies of all of them.
+
+    ``settings`` is what ``--set`` is on the command line: ``{"train": {"lr": 0.05}}``. The table
+    has one row per cell, evaluation set and split, in percent.
+    """
+    from gcdbench.report.collect import collect
+    from gcdbench.runner.local import choose_device, run_cells
+
+    request = Request(
+        suite,
+        tuple(methods),
+        tuple(datasets),
+        tuple(seeds),
+        settings or {},
+        quick,
+        Path(data_root) if data_root is not None else None,
+    )
+    cells = make_cells(request)
+    outcome = run_cells(cells, Path(results), device=choose_device(device))
+    if outcome.failed:
+        failures = "; ".join(f"{cell.label}: {why}" for cell, why in outcome.failed)
+        raise RuntimeError(f"{len(outcome.failed)} of {len(cells)} cells failed: {failures}")
+    return collect(request, Path(results)).table
+
+
+def load_records(results: str | Path = "results/runs") -> list[dict[str, Any]]:
+    """Return all sound records below a results folder."""
+    from gcdbench.records import Damaged, read_all
+
+    return [record for _, record in read_all(Path(results)) if not isinstance(record, Damaged)]
