@@ -142,7 +142,7 @@ def test_more_clusters_than_distinct_points_leave_some_empty(k: int, init: str) 
 def test_memory_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, init: str) -> None:
     rows = problem(n=2000, d=8, k=30)
     free = semi_supervised_kmeans(*rows, 30, n_init=3, init=init)
-    monkeypatch.setattr("gcdbench.clustering.BLOCK", 4096)
+    monkeypatch.setattr("gcdbench.nearest.BLOCK", 4096)
     for memory in (0, 50_000):  # nothing kept, the scores of some rows kept
         tight = semi_supervised_kmeans(*rows, 30, n_init=3, init=init, memory=memory)
         assert torch.equal(tight.labels, free.labels)
@@ -152,7 +152,7 @@ def test_memory_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, init:
 def test_restarts_walk_in_step_or_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = problem()
     together = semi_supervised_kmeans(*rows, 12, n_init=5, max_iter=1)
-    monkeypatch.setattr("gcdbench.clustering.MEMORY", 0)
+    monkeypatch.setattr("gcdbench.plusplus.MEMORY", 0)
     alone = semi_supervised_kmeans(*rows, 12, n_init=5, max_iter=1)
     assert torch.equal(alone.centers, together.centers)
 
@@ -263,3 +263,12 @@ def test_bad_input_is_refused_in_a_sentence(change: dict, message: str) -> None:
 def test_rows_and_centres_of_different_width_are_refused() -> None:
     with pytest.raises(ValueError, match="x has 3 features but the centers have 4"):
         assign(torch.zeros(2, 3), torch.zeros(5, 4))
+
+
+def test_spherical_centres_are_the_directions_of_their_members() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.nn.functional.normalize(torch.randn(300, 8, generator=generator), dim=1)
+    result = semi_supervised_kmeans(x, None, None, 6, n_init=3, tol=0.0, spherical=True)
+    sums = torch.zeros(6, 8).index_add_(0, result.labels, x)
+    torch.testing.assert_close(result.centers, torch.nn.functional.normalize(sums, dim=1))
+    assert torch.equal(result.labels, (x @ result.centers.T).argmax(1))
