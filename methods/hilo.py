@@ -33,6 +33,7 @@ from gcdbench.method import Batch, Clock, Method, Step, Task
 from gcdbench.mutual_information import CosineCritic, MLPCritic, js_mutual_information
 from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.heads import CosineClassifier, ProjectionHead
+from gcdbench.precision import full_precision
 
 
 class HiLo(Method):
@@ -125,6 +126,7 @@ class HiLo(Method):
         return {c.domain_targets: (1 - c.sup_weight) * taught, **others}
 
     @torch.no_grad()
+    @full_precision
     def clusters(self, z: Tensor, batch: Batch, clock: Clock) -> Tensor:
         """Return the cluster (B,) of every unlabelled image, HIDDEN for labelled ones.
 
@@ -143,6 +145,7 @@ class HiLo(Method):
             seed=clock.generator("domains").initial_seed() % 2**32,
             n_init=c.kmeans_init,
             max_iter=c.kmeans_iter,
+            tol=0.0,  # projections have no scale of their own
             device="cpu",  # a hundred tiny steps: faster than their launches on an accelerator
         )
         if c.align_clusters:

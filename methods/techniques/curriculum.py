@@ -68,9 +68,10 @@ class Curriculum(Technique):
         if not labelled.any():
             return weights
         shifted = self.shifted.to(weights.device)
-        near = ~labelled & ~shifted
-        late = clock.epoch > round(c.switch * clock.epochs)
-        chosen = c.late if late else c.start
-        balanced = labelled.sum() / torch.stack([near.sum(), shifted.sum()]).clamp(min=1)
-        far = balanced[1] if chosen is None else torch.as_tensor(chosen)
-        return torch.where(labelled, 1.0, torch.where(near, balanced[0], far)).to(weights.dtype)
+        chosen = c.late if clock.epoch > round(c.switch * clock.epochs) else c.start
+        near, far = (
+            labelled.sum().to(weights) / part.sum().clamp(min=1)
+            for part in (~labelled & ~shifted, shifted)
+        )
+        far = far if chosen is None else torch.full_like(far, chosen)
+        return torch.where(labelled, torch.ones_like(near), torch.where(shifted, far, near))

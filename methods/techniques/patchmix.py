@@ -82,6 +82,7 @@ class PatchMix(Technique):
         if not len(source):
             return {"contrast": mean_or_zero(step.features[:0])}
         labels = batch.per_view(batch.labels)[source]
+        classes = batch.per_view(labels[: len(labels) // 2])  # rows i, m + i pass for one image
         mixed = patch_mix(recording.patches[source], recording.patches[target], beta)
         scores = self.scores(recording.attention)
         alpha = attention_share(
@@ -103,7 +104,7 @@ class PatchMix(Technique):
             "sup_contrast": on_features
             * sup_con(
                 z,
-                labels,
+                classes,
                 temperature=c.sup_contrast_temp,
                 weight=alpha if c.weigh_contrast else None,
             ),

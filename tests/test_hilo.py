@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+
+from gcdbench import registry
+from gcdbench.config import build, plain
+from gcdbench.contract import CHECKS, Bench
+from gcdbench.errors import UserError
+from gcdbench.method import Batch, Clock, Task
+from gcdbench.mutual_information import js_mutual_information
+from gcdbench.nn.backbone import Backbone
+from gcdbench.plan import Spelling
+
+GOLDEN = Path(__file__).parent / "golden"
+SMALL = {"hidden_dim": 16, "projection_dim": 8, "critic_dim": 8}
+BARE = Spelling.parse("hilo-patchmix-curriculum")
+EPOCH_10 = Clock(epoch=10, step=10, epochs=200, steps_per_epoch=1, seed=0)
+
+
+@pytest.fixture(scope="module")
+def golden():
+    with np.load(GOLDEN / "hilo_golden.npz") as arrays:
+        tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    return tensors, json.loads((GOLDEN / "hilo_golden.json").read_text())
+
+
+def part(tensors, prefix):
+    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+
+
+def golden_hilo(tensors, **values):
+    """Build HiLo in double precision on the reference's tiny backbone."""
+    vit = VisionTransformer(
+        img_size=32,
+        patch_size=8,
+        embed_dim=12,
+        depth=12,
+        num_heads=3,
+        mlp_ratio=2,
+        num_classes=0,
+        norm_layer=partial(nn.LayerNorm, eps=1e-6),
+    ).double()
+    vit.load_state_dict(part(tensors, "vit/state/"))
+    backbone = Backbone(vit.eval(), mean=(0,) * 3, std=(1,) * 3, image_size=32)
+    task = Task(7, 4, torch.full((8,), -1), epochs=200, steps_per_epoch=1, seed=0)
+    cls = registry.load("method", "hilo")
+    return cls(hilo_config(hidden_dim=9, projection_dim=6, **values), task, backbone).double()
+
+
+def hilo_config(**values):
+    return build(registry.load("method", "hilo").Config, values, "hilo")
+
+
+def load_head(head, state):
+    head.projector.load_state_dict(
+        {name: x for name, x in state.items() if name.startswith("mlp.")}
+    )
+    head.classifier.load_state_dict({"weight": state["last_layer.weight_v"]})
+
+
+def toy_batch(labels, index=None):
+    index = torch.arange(len(labels)) if index is None else index
+    return Batch(torch.zeros(2, len(labels), 3, 32, 32), labels, index)
+
+
+def bench(spelling=BARE, **values):
+    made = Bench(spelling, {"hilo": {**SMALL, **values}})
+    made.begin()
+    return made
+
+
+def test_with_everything_switched_off_hilo_is_simgcd():
+    widths = {name: SMALL[name] for name in ("hidden_dim", "projection_dim")}
+    simgcd = Bench(Spelling.parse("simgcd"), {"simgcd": widths})
+    simgcd.begin()
+    hilo = bench(disentangle=False)
+    for _ in range(4):  # the second epoch begins with the last one
+        ours, theirs = hilo.update(), simgcd.update()
+        assert ours.terms.keys() == theirs.terms.keys()
+        for name, term in ours.terms.items():
+            torch.testing.assert_close(term, theirs.terms[name])
+
+
+def test_disentangling_leaves_the_semantic_terms_alone():
+    with_domains, without = bench().loss().terms, bench(disentangle=False).loss().terms
+    for name, term in without.items():
+        torch.testing.assert_close(with_domains[name], term)
+    assert set(with_domains) - set(without) == {
+        *("domain_kmeans", "domain_entropy", "domain_classify", "domain_contrast"),
+        *("domain_sup_contrast", "information"),
+    }
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_ablations_keep_the_contract(check):
+    check(lambda: Bench(BARE, {"hilo": {**SMALL, "domain_targets": "distil", "domain_block": 2}}))
+
+
+@pytest.mark.parametrize(
+    "check", [c for c in CHECKS if "row_order" not in c.__name__], ids=lambda check: check.__name__
+)
+def test_the_released_preset_keeps_the_contract_but_for_the_order_of_rows(check):
+    released = {"preset": "released"}
+    check(lambda: Bench(Spelling.parse("hilo"), {"hilo": SMALL | released, "patchmix": released}))
+
+
+def test_the_released_preset_depends_on_the_order_of_rows():
+    check = next(c for c in CHECKS if "row_order" in c.__name__)
+    with pytest.raises(AssertionError, match="domain_kmeans"):
+        check(lambda: Bench(BARE, {"hilo": {**SMALL, "preset": "released"}}))
+
+
+def test_a_preset_lies_under_what_is_given_beside_it():
+    released = hilo_config(preset="released")
+    assert (released.critic, released.critic_update) == ("cosine", "joint")
+    assert not released.align_clusters
+    assert hilo_config(preset="released", critic="mlp").critic == "mlp"
+    assert hilo_config().critic == "mlp"
+    assert hilo_config(**plain(released)) == released
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(UserError, match=r"hilo\.preset: expected one of paper, released"):
+        hilo_config(preset="printed")
+
+
+def test_the_plan_resolves_a_preset_without_importing_the_method():
+    face = registry.face("method", "hilo")
+    assert build(face.config, {"preset": "released"}, "hilo").critic == "cosine"
+    assert face.constants["techniques"] == ("patchmix", "curriculum")
+    assert "presets" not in plain(face.config())
+
+
+def test_every_default_names_its_source():
+    sources = ("paper", "released", "ours")
+    for name in ("hilo",):
+        notes = registry.face("method", name).notes
+        assert [f for f, note in notes.items() if f != "presets" and not named(note, sources)] == []
+
+
+def named(note, sources):
+    return any(source in note for source in sources)
+
+
+def test_the_semantic_terms_equal_the_reference(golden):
+    tensors, values = golden
+    hilo = golden_hilo(tensors, disentangle=False)
+    load_head(hilo.semantic, part(tensors, "mixbranch/sem_head/"))
+    sem = part(tensors, "sem_axis/")
+    labels = torch.full((8,), -1).masked_scatter(sem["mask_lab"], sem["labels_of_labelled"])
+    hilo.encode = lambda batch: type("Encoded", (), {"cls": sem["features_2view"]})
+    step = hilo.step(toy_batch(labels), EPOCH_10)
+    assert step.loss.item() == pytest.approx(values["sem_axis/total"], rel=1e-6)
+    torch.testing.assert_close(step.logits, sem["logits"] / 0.1)
+
+
+@pytest.mark.parametrize(("preset", "total"), [("paper", "aligned"), ("released", "code")])
+def test_the_domain_terms_equal_the_reference(golden, preset, total):
+    tensors, values = golden
+    hilo = golden_hilo(tensors, preset=preset)
+    dom = part(tensors, "dom_axis/")
+    load_head(hilo.domain, part(tensors, "dom_axis/head/"))
+    batch = toy_batch(torch.where(dom["mask_lab"], 3, -1))
+    z, cosines = hilo.domain(dom["features_2view"])
+    torch.testing.assert_close(z, dom["proj"])
+    torch.testing.assert_close(cosines, dom["logits"])
+    targets = hilo.clusters(z[:8], batch, EPOCH_10)
+    assert torch.equal(targets[~dom["mask_lab"]], dom[f"{total}_targets"])
+    assert (targets[dom["mask_lab"]] == -1).all()
+    terms = hilo.domain_terms(z, cosines, batch, EPOCH_10)
+    assert sum(terms.values()).item() == pytest.approx(values[f"dom_axis/total_{total}"], rel=1e-6)
+
+
+def test_the_released_information_equals_the_reference(golden):
+    tensors, values = golden
+    mi = part(tensors, "mi_full/")
+    hilo = golden_hilo(tensors, preset="released")
+    hilo.critic = type(hilo.critic)(5, 5).double()
+    hilo.critic.load_state_dict({"weight": mi["weight_v"]})
+    x, y = mi["x_sem"].requires_grad_(), mi["y_dom"].requires_grad_()
+    value = hilo.information(x, y)
+    assert value.item() == pytest.approx(values["mi_full/value"], rel=1e-9)
+    grads = torch.autograd.grad(value, [x, y, hilo.critic.weight])
+    for grad, name in zip(grads, ("grad_x", "grad_y", "grad_weight_v"), strict=True):
+        torch.testing.assert_close(grad, mi[name], rtol=1e-6, atol=1e-9)
+
+
+def test_the_critic_raises_the_estimate_that_the_features_lower():
+    hilo = bench().model.method
+    z, domain_z = (torch.randn(6, 8, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
+    inputs = [z.requires_grad_(), domain_z.requires_grad_()]
+    critic = list(hilo.critic.parameters())
+    estimate = js_mutual_information(hilo.critic(z, domain_z))
+    rising = torch.autograd.grad(estimate, inputs + critic)
+    used = torch.autograd.grad(hilo.information(z, domain_z), inputs + critic)
+    signs = [1.0, 1.0] + [-1.0] * len(critic)  # descent on the term: features down, critic up
+    for grad, reference, sign in zip(used, rising, signs, strict=True):
+        torch.testing.assert_close(grad, sign * reference)
+
+
+@pytest.mark.parametrize("block", [1, 2])
+def test_the_domain_head_reads_the_block_that_it_is_given(block):
+    made, seen = bench(domain_block=block), []
+    made.model.method.domain.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    batch = made.batch(made.mixed_rows())
+    made.model.step(batch, made.clock())
+    torch.testing.assert_close(seen[0], made.model.backbone(batch.images).taps[block])
+
+
+def test_domain_terms_do_not_reach_the_backbone():
+    made = bench()
+    terms = made.loss().terms
+    domain = sum(term for name, term in terms.items() if name.startswith("domain_"))
+    domain.backward()
+    assert all(p.grad is None for p in made.model.backbone.parameters())
+    assert all(p.grad is not None for p in made.model.method.domain.parameters())
+
+
+def test_a_shallow_semantic_feature_is_trained_and_predicted_with():
+    made = bench(semantic_block=1)
+    batch = made.batch(made.mixed_rows())
+    shallow = made.model.backbone(batch.images).taps[1]
+    torch.testing.assert_close(made.model.step(batch, made.clock()).features, shallow)
+    store = made.store()
+    torch.testing.assert_close(store.features, store.taps[1])
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_there_are_no_domain_clusters_without_both_kinds_of_rows(hidden):
+    hilo = bench().model.method
+    labels = torch.full((4,), -1 if hidden else 2)
+    assert (hilo.clusters(torch.randn(4, 8), toy_batch(labels), EPOCH_10) == -1).all()
+
+
+def test_a_batch_may_have_fewer_rows_than_domains():
+    hilo = bench(num_domains=10).model.method
+    clusters = hilo.clusters(torch.randn(3, 8), toy_batch(torch.tensor([0, -1, -1])), EPOCH_10)
+    assert clusters[0] == -1
+    assert ((clusters[1:] >= 0) & (clusters[1:] < 10)).all()
+
+
+def test_soft_targets_of_mixed_images_take_the_place_of_labels():
+    made = bench(disentangle=False)
+    batch = made.batch(made.mixed_rows())
+    one_hot = nn.functional.one_hot(batch.labels.clamp(min=0), made.task.num_classes).float()
+    hilo = made.model.method
+    hard = hilo.step(batch, made.clock()).terms["classify"]
+    same = hilo.step(Batch(batch.views, batch.labels, batch.index, one_hot), made.clock())
+    torch.testing.assert_close(same.terms["classify"], hard)
+    flat = torch.full_like(one_hot, 1 / made.task.num_classes)
+    other = hilo.step(Batch(batch.views, batch.labels, batch.index, flat), made.clock())
+    assert abs(other.terms["classify"] - hard) > 1e-3
+
+
+@pytest.mark.parametrize("preset", ["paper", "released"])
+def test_terms_are_finite_under_mixed_precision(preset):
+    made = bench(Spelling.parse("hilo"), preset=preset)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        step = made.loss()
+    assert all(term.isfinite() for term in step.terms.values())
+    step.loss.backward()
+    for parameter in made.model.parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all()
