@@ -35,7 +35,7 @@ class Drop(NamedTuple):
 
 def drops(board: Board) -> list[Drop]:
     """Return what the shift costs each method on each dataset."""
-    found = {}
+    found: dict[tuple[str, Any, str], tuple[float, float]] = {}
     for role in ("source", "shifted"):
         scores = statistics.scores(board.collection.table, role=role)
         for dataset, group in scores.groupby(level="dataset"):

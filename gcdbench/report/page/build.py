@@ -1,0 +1,178 @@
+"""Puts the page together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from gcdbench import __version__
+from gcdbench.report import text
+from gcdbench.report.board import ROLES, Board, Number, Standing
+from gcdbench.report.collect import SPLITS
+from gcdbench.report.names import dataset_title, method_title, set_title
+from gcdbench.report.page import figures
+from gcdbench.report.page.data import as_script, page_data
+from gcdbench.report.statistics import Comparison
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+
+@dataclass(frozen=True)
+class Column:
+    """An evaluation set of a dataset, as a column of the leaderboard."""
+
+    dataset: str
+    set: str
+    role: str
+
+
+def page(board: Board, *, command: str = "") -> str:
+    """Return the whole page; the same records give the same bytes."""
+    data = page_data(board)
+    return _render(
+        "page.html.j2",
+        **_table(board),
+        css=_raw("page.css"),
+        js=_raw("page.js"),
+        colours=Markup(figures.styles(board)),
+        data=Markup(as_script(data)),
+        problems=data["problems"],
+        figures=figures.figures(board),
+        critical=Markup(figures.critical(board)),
+        facts=_facts(board),
+        matrix=_matrix(board),
+        published=board.published(),
+        conditions=text.conditions(board),
+        command=command,
+        version=__version__,
+    )
+
+
+def fragment(board: Board) -> str:
+    """Return the leaderboard alone, as a piece of HTML to be put into another page."""
+    return _render("fragment.html.j2", **_table(board))
+
+
+def _render(template: str, **values: Any) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "method": method_title,
+        "dataset": dataset_title,
+        "set": set_title,
+        "signed": text.signed,
+        "number": text.number,
+        "p": text.p_value,
+    }
+    environment.tests["unknown"] = math.isnan
+    return environment.get_template(template).render(**values)
+
+
+def _table(board: Board) -> dict[str, Any]:
+    columns = [
+        Column(dataset, name, role)
+        for dataset in board.collection.datasets
+        for name, role in board.sets_of(dataset)
+    ]
+    spans = {d: len(board.sets_of(d)) for d in board.collection.datasets if board.sets_of(d)}
+    roles = [r for r in ROLES if any(not math.isnan(one.means[r]) for one in board.standings)]
+    return {
+        "board": board,
+        "columns": columns,
+        "spans": spans,
+        "roles": roles,
+        "splits": SPLITS,
+        "kinds": figures.kind_of(board),
+        "numbers": _triples(board, columns),
+        "means": {
+            (method, role): [_mean(board, method, role, split) for split in SPLITS]
+            for method in board.methods
+            for role in roles
+        },
+        "intervals": {one.method: Markup(_interval(board, one)) for one in board.standings},
+    }
+
+
+def _triples(board: Board, columns: Iterable[Column]) -> dict[tuple[str, str, str], list[Number]]:
+    """Return All, Old and New by method, dataset and set."""
+    return {
+        (method, column.dataset, column.set): [
+            board.lookup[column.dataset, column.set, split, method] for split in SPLITS
+        ]
+        for method in board.methods
+        for column in columns
+    }
+
+
+def _mean(board: Board, method: str, role: str, split: str) -> float:
+    """Return the mean over datasets of the mean over a role's sets; NaN if one is missing."""
+    by_dataset = []
+    for dataset in board.collection.datasets:
+        sets = [name for name, other in board.sets_of(dataset) if other == role]
+        values = [board.lookup[dataset, name, split, method].mean for name in sets]
+        if values:
+            by_dataset.append(sum(values) / len(values))
+    return sum(by_dataset) / len(by_dataset) if by_dataset else math.nan
+
+
+def _interval(board: Board, standing: Standing) -> str:
+    mean = standing.means[board.role]
+    if math.isnan(mean):
+        return ""
+    highs = [max(one.means[board.role], one.interval.high) for one in board.standings]
+    top = 10 * math.ceil(max(high for high in highs if not math.isnan(high)) / 10)
+    return figures.interval(standing.interval.low, mean, standing.interval.high, top)
+
+
+def _matrix(board: Board) -> dict[tuple[str, str], tuple[Comparison, int]]:
+    """Return every pair's comparison twice: as it was made (1) and seen from the other side (-1)."""
+    found = {}
+    for one in board.comparisons:
+        found[one.first, one.second] = one, 1
+        found[one.second, one.first] = one, -1
+    return found
+
+
+def _facts(board: Board) -> list[tuple[str, str]]:
+    """Return what the head of the page says about the records."""
+    collection = board.collection
+    planned, missing = len(collection.planned), len(collection.missing)
+    seeds = sorted({place.seed for place in collection.planned})
+    made = [record["provenance"] for record in collection.records]
+    commits = {str(one["git"]["commit"])[:10] for one in made if one.get("git")}
+    versions = {str(one.get("versions", {}).get("gcdbench", "")) for one in made}
+    devices = {str(one.get("device", "")) for one in made}
+    return [
+        ("methods", str(len(board.methods))),
+        ("datasets", str(len(collection.datasets))),
+        ("seeds", _seeds(seeds)),
+        ("cells", f"{planned - missing} of {planned} recorded" if missing else str(planned)),
+        ("measured with", ", ".join(text.conditions(board))),
+        ("gcdbench", " ".join(filter(None, [_join(versions), commits and f"({_join(commits)})"]))),
+        ("device", _join(devices)),
+    ]  # fmt: skip
+
+
+def _seeds(seeds: list[int]) -> str:
+    many = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]}–{seeds[-1]}" if many else ", ".join(map(str, seeds))
+
+
+def _join(values: Iterable[str]) -> str:
+    return ", ".join(sorted(filter(None, values)))
+
+
+def _raw(name: str) -> Markup:
+    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))

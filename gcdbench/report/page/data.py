@@ -1,0 +1,200 @@
+"""What the page's script works with: cells in detail, and who is right on which image."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gcdbench.report.board import Board, Number
+from gcdbench.report.collect import SPLITS, Truth, flat
+from gcdbench.report.images import right_images
+from gcdbench.report.names import dataset_title, method_title, set_title
+
+LOG_LINES = 6
+CURVE_POINTS = 100
+IMAGES = 12_000  # of one evaluation set at most; of more, every second, third, ... is shown
+
+
+def page_data(board: Board) -> dict[str, Any]:
+    """Return all that the page shows on request, as plain JSON values."""
+    images, problems = _images(board)
+    settings, provenance = _Kept(), _Kept()
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for record in board.collection.records:
+        place = f"{record['method']}|{record['dataset']}"
+        cells.setdefault(place, []).append(_cell(record, board, settings, provenance))
+    return {
+        "methods": {method: method_title(method) for method in board.rows},
+        "datasets": {
+            dataset: {"title": dataset_title(dataset), "sets": _sets(board, dataset)}
+            for dataset in board.collection.datasets
+        },
+        "numbers": _numbers(board),
+        "cells": cells,
+        "settings": settings.values,
+        "provenance": provenance.values,
+        "images": images,
+        "problems": problems,
+    }
+
+
+def as_script(data: Mapping[str, Any]) -> str:
+    """Write data so that it can stand in a script element."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+class _Kept:
+    """A list in which equal values stand once; cells name them by their place."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._places: dict[str, int] = {}
+
+    def place(self, value: Any) -> int:
+        key = json.dumps(value, sort_keys=True)
+        if key not in self._places:
+            self._places[key] = len(self.values)
+            self.values.append(value)
+        return self._places[key]
+
+
+def _sets(board: Board, dataset: str) -> dict[str, dict[str, str]]:
+    sets = board.sets_of(dataset)
+    return {name: {"title": set_title(name), "role": role} for name, role in sets}
+
+
+def _numbers(board: Board) -> dict[str, dict[str, list[Any]]]:
+    found: dict[str, dict[str, list[Any]]] = {}
+    for number in board.numbers:
+        key = f"{number.method}|{number.dataset}|{number.set}"
+        found.setdefault(key, {})[number.split] = _number(number)
+    return found
+
+
+def _number(number: Number) -> list[Any]:
+    bounds = [number.mean, number.std, number.low, number.high]
+    counts = [number.seeds, number.planned, number.rank]
+    return [*map(_short, bounds), *counts, *map(_short, (number.paper, number.delta)),
+            int(number.impossible)]  # fmt: skip
+
+
+def _cell(
+    record: Mapping[str, Any], board: Board, settings: _Kept, provenance: _Kept
+) -> dict[str, Any]:
+    chosen = {name: value for name, value in flat(record["settings"]).items() if name != "seed"}
+    folder = board.collection.folders.get(record["key"])
+    return {
+        "seed": record["seed"],
+        "key": record["key"],
+        "sets": {name: _scores(scores) for name, scores in _all_sets(record).items()},
+        "curve": _curve(record["curve"]),
+        "settings": settings.place(chosen),
+        "provenance": provenance.place(flat(record["provenance"])),
+        "seconds": _short(record["timing"].get("wall_seconds")),
+        "memory": _short(record["timing"].get("peak_memory_mb")),
+        "log": [] if folder is None else _tail(folder / "log.jsonl"),
+    }
+
+
+def _all_sets(record: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the recorded sets and means; of corruptions the means over severities only."""
+    single = {name: scores for name, scores in record["sets"].items() if "/" not in name}
+    return {**single, **record["summary"]}
+
+
+def _scores(scores: Mapping[str, Any]) -> list[Any]:
+    shares = [scores.get(name) for name in ("all", "old", "new", "nmi", "ari")]
+    return [*(None if s is None else _short(100 * s) for s in shares), scores.get("n")]
+
+
+def _curve(curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return epochs and loss terms, thinned out to what a small plot can show."""
+    rows = curve[:: max(1, math.ceil(len(curve) / CURVE_POINTS))]
+    names = list(dict.fromkeys(name for row in rows for name in row["terms"]))
+    terms = {name: [_short(row["terms"].get(name)) for row in rows] for name in names}
+    return {"epochs": [row["epoch"] + 1 for row in rows], "terms": terms}
+
+
+def _tail(path: Any) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return text.splitlines()[-LOG_LINES:]
+
+
+def _images(board: Board) -> tuple[dict[str, Any], list[str]]:
+    """Return the images of each evaluation set by class, and bit strings of who is right."""
+    found: dict[str, Any] = {}
+    problems = []
+    for dataset, truth in board.collection.truths.items():
+        records = [r for r in board.collection.records if r["dataset"] == dataset]
+        names = [n for n, role in board.sets_of(dataset) if n in truth.labels and role != "unseen"]
+        order = {name: _order(truth.labels[name]) for name in names}
+        right: dict[str, dict[str, str]] = {name: {} for name in names}
+        for record in records:
+            hits = right_images(record, board.collection.folders[record["key"]], truth, names)
+            if isinstance(hits, str):
+                cell = f"{record['method']} on {dataset}, seed {record['seed']}"
+                problems.append(f"{cell}: {hits}")
+                continue
+            for name in names:
+                key = f"{record['method']}|{record['seed']}"
+                right[name][key] = _bits(hits[name][order[name]])
+        found[dataset] = {
+            "classes": list(truth.classes),
+            "old": truth.num_old,
+            "sets": {n: {**_listing(truth, n, order[n]), "right": right[n]} for n in names},
+        }
+    return found, problems
+
+
+def _order(labels: NDArray[np.integer]) -> NDArray[np.intp]:
+    """Return the places of the images by class, thinned out if there are too many."""
+    places = np.argsort(labels, kind="stable")
+    return places[:: max(1, math.ceil(len(places) / IMAGES))]
+
+
+def _listing(truth: Truth, name: str, order: NDArray[np.intp]) -> dict[str, Any]:
+    """Return how many images each class has, and their names without what all have in common."""
+    labels = truth.labels[name][order]
+    groups: list[dict[str, Any]] = []
+    for number in range(len(truth.classes)):
+        ids = [truth.ids[name][place] for place in order[labels == number]]
+        start = _common(ids)
+        end = _common([text[::-1] for text in (text[len(start) :] for text in ids)])[::-1]
+        middles = [text[len(start) : len(text) - len(end)] for text in ids]
+        groups.append({"start": start, "end": end, "ids": middles})
+    return {"groups": groups, "shown": len(order), "of": len(truth.labels[name])}
+
+
+def _common(texts: Sequence[str]) -> str:
+    """Return what all texts start with; of a single one nothing, so that it keeps its name."""
+    if len(texts) < 2:
+        return ""
+    low, high = min(texts), max(texts)
+    same = 0
+    while same < min(len(low), len(high)) and low[same] == high[same]:
+        same += 1
+    return low[:same]
+
+
+def _bits(flags: NDArray[np.bool_]) -> str:
+    return base64.b64encode(np.packbits(flags).tobytes()).decode("ascii")
+
+
+def _short(value: float | None) -> float | None:
+    """Round to five digits; what is not a number is null."""
+    if value is None or math.isnan(value):
+        return None
+    return float(f"{value:.5g}")
+
+
+assert SPLITS == ("All", "Old", "New")  # the order of the scores above and of the page's columns
