@@ -51,6 +51,7 @@ def evaluate(
             num_classes or len(order),
             seed=seed,
             n_init=n_init,
+            normalise=True,
         )
         preds = clusters.labels.cpu().numpy()
     else:

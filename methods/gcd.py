@@ -70,5 +70,6 @@ class GCD(Method):
             seed=self.task.seed,
             n_init=self.config.kmeans_init,
             max_iter=self.config.kmeans_iter,
+            normalise=True,
         )
         return assign(store.features[store.queries], clusters.centers, normalise=True)
