@@ -138,9 +138,7 @@ def _epoch(number: int, epochs: int, sets: Any, rng: np.random.RandomState) -> d
     }
     if number % 2 == 1 and number < epochs - 1:
         share = 1 - np.exp(-3 * done)
-        row["sets"] = {
-            n: {k: s[k] * share for k in ("all", "old", "new")} for n, s in sets.items()
-        }
+        row["sets"] = {n: {k: s[k] * share for k in ("all", "old", "new")} for n, s in sets.items()}
     return row
 
 
@@ -155,6 +153,10 @@ def with_corruptions(made: dict[str, Any]) -> dict[str, Any]:
             made["sets"][f"{name}/{severity}"] = score
         members = [made["sets"][f"{name}/{severity}"] for severity in range(1, 6)]
         made["summary"][name] = _mean(members)
+    for row in made["curve"]:
+        if "sets" in row:
+            row["sets"] |= {f"{name}/3": row["sets"][shifted] for name in CORRUPTIONS}
+            del row["sets"][shifted]
     members = [s for n, s in made["sets"].items() if "/" in n]
     made["summary"]["corrupted"] = _mean(members)
     return made

@@ -241,9 +241,10 @@ def caveats(table: pd.DataFrame) -> list[str]:
     elif smallest_p(fewest) > ALPHA:
         sentences.append(
             f"With {fewest} seeds a Wilcoxon test on one dataset cannot reach p < "
-            f"{smallest_p(fewest):.3g}, whatever the numbers are, and a bootstrap interval over "
-            f"seeds holds with a probability of at most {1 - smallest_p(fewest):.0%} instead of "
-            f"95%; {pairs_needed(1)} seeds are the least for p < {ALPHA}."
+            f"{smallest_p(fewest):.3g}, whatever the numbers are, and an interval over seeds, which "
+            "lies between the least and the greatest, holds with a probability of at most "
+            f"{1 - smallest_p(fewest):.1%} instead of 95%; {pairs_needed(1)} seeds are the least "
+            f"for p < {ALPHA}."
         )
     least = min(1.0, comparisons * smallest_p(datasets))
     if comparisons and datasets > 1 and least > ALPHA:

@@ -137,7 +137,7 @@ def _interval(board: Board, standing: Standing) -> str:
 
 
 def _matrix(board: Board) -> dict[tuple[str, str], tuple[Comparison, int]]:
-    """Return every pair's comparison twice: as it was made (1) and seen from the other side (-1)."""
+    """Return every pair's comparison twice: as it was made (1), and from the other side (-1)."""
     found = {}
     for one in board.comparisons:
         found[one.first, one.second] = one, 1
@@ -160,7 +160,7 @@ def _facts(board: Board) -> list[tuple[str, str]]:
         ("seeds", _seeds(seeds)),
         ("cells", f"{planned - missing} of {planned} recorded" if missing else str(planned)),
         ("measured with", ", ".join(text.conditions(board))),
-        ("gcdbench", " ".join(filter(None, [_join(versions), commits and f"({_join(commits)})"]))),
+        ("gcdbench", _join(versions) + (f" ({_join(commits)})" if commits else "")),
         ("device", _join(devices)),
     ]  # fmt: skip
 

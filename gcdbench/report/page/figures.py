@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -33,7 +34,7 @@ class Figure:
 
 def figures(board: Board) -> list[Figure]:
     """Draw all figures for which the records hold data."""
-    makers: list[Callable[[Board], Figure]] = [spans, drop, outcomes, radar, curves, corruptions]
+    makers: list[Callable[[Board], Figure]] = [spans, drop, radar, outcomes, curves, corruptions]
     return [figure for figure in (make(board) for make in makers) if figure.drawings]
 
 
@@ -112,6 +113,7 @@ _GLYPHS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "<": "◀
 def outcomes(board: Board) -> Figure:
     """Draw the shares of right images and of the four kinds of error."""
     table = series.outcomes(board).dropna()
+    shares: dict[str, dict[Any, float]] = {kind: table[kind].to_dict() for kind in OUTCOMES}
     methods = [method for method in board.methods if method not in board.incomplete]
     drawings = []
     for role in ("source", "shifted"):
@@ -123,7 +125,7 @@ def outcomes(board: Board) -> Figure:
             y, left = 4 + 24 * place, 0.0
             drawing.text(LEFT - 8, y + 9, method_title(method), "name", "end")
             for kind, title in OUTCOMES.items():
-                share = float(table.loc[(role, method), kind])
+                share = shares[kind][role, method]
                 drawing.rect(x(left), y, x(share) - x(0), 18, f"o-{kind}", f"{title}: {share:.1f}%")
                 if share >= 6:
                     middle = x(left + share / 2)
@@ -142,20 +144,21 @@ def radar(board: Board) -> Figure:
         return Figure("radar", "", "", [])
     values = {m: [board.lookup[d, n, "All", m].mean for d, n in axes] for m in methods}
     top = 10 * math.ceil(max(map(max, values.values())) / 10)
-    drawing = Drawing(WIDTH, 300, "accuracy by dataset and evaluation set, as polygons")
+    middle = 210.0
+    drawing = Drawing(2 * middle, 318, "accuracy by dataset and evaluation set, as polygons")
 
     def at(axis: int, value: float) -> tuple[float, float]:
         angle = 2 * math.pi * axis / len(axes)
-        length = 104 * value / top
-        return WIDTH / 2 + length * math.sin(angle), 150 - length * math.cos(angle)
+        length = 118 * value / top
+        return middle + length * math.sin(angle), 160 - length * math.cos(angle)
 
     for value in ticks(0, top, most=4)[1:]:
         drawing.path([at(axis, value) for axis in range(len(axes))], "grid none", closed=True)
-        drawing.text(WIDTH / 2 + 3, at(0, value)[1], f"{value:.0f}", "tick")
+        drawing.text(middle + 3, at(0, value)[1], f"{value:.0f}", "tick")
     for axis, (dataset, name) in enumerate(axes):
-        drawing.line(WIDTH / 2, 150, *at(axis, top), "grid")
+        drawing.line(middle, 160, *at(axis, top), "grid")
         px, py = at(axis, top * 1.13)
-        side = "middle" if abs(px - WIDTH / 2) < 20 else "start" if px > WIDTH / 2 else "end"
+        side = "middle" if abs(px - middle) < 20 else "start" if px > middle else "end"
         drawing.text(px, py - 6, dataset_title(dataset), "tick", side)
         drawing.text(px, py + 6, set_title(name), "tick", side)
     for method, kind in kind_of(board).items():
@@ -182,7 +185,7 @@ def curves(board: Board) -> Figure:
     drawings = [
         (dataset_title(dataset), _curve(board, table[table["dataset"] == dataset], column))
         for dataset in board.collection.datasets
-        if dataset in set(table["dataset"]) and table["epoch"].max() > 1
+        if table.loc[table["dataset"] == dataset, "epoch"].nunique() > 1
     ]
     return Figure("curves", "Learning curves", note, drawings)
 
@@ -228,8 +231,7 @@ def corruptions(board: Board) -> Figure:
                     drawing.shade(x, 20 * row, 27, 19, 0.06 + 0.6 * value / top, title)
                     drawing.text(x + 13.5, 10 + 20 * row, f"{value:.0f}", "on", "middle")
         for place, severity in enumerate(severities):
-            x = 117.5 + 28 * place
-            drawing.text(x, 20 * len(kinds) + 10, str(severity), "tick", "middle")
+            drawing.text(117.5 + 28 * place, 20 * len(kinds) + 10, str(severity), "tick", "middle")
         drawings.append((method_title(method), str(drawing)))
     note = "All, in percent, by corruption and severity; mean over datasets and seeds."
     return Figure("corruptions", "Corruptions", note, drawings, small=True)
@@ -249,9 +251,9 @@ def critical(board: Board) -> str:
     for rank in range(1, count + 1):
         drawing.line(x(rank), 44, x(rank), 39, "axis")
         drawing.text(x(rank), 31, str(rank), "tick", "middle")
-    width = min(ranking.critical_difference, count - 1)
+    width = min(ranking.critical_difference, float(count - 1))
     drawing.line(x(1), 14, x(1 + width), 14, "axis")
-    for end in (1, 1 + width):
+    for end in (1.0, 1 + width):
         drawing.line(x(end), 10, x(end), 18, "axis")
     more = " (wider than the axis)" if width < ranking.critical_difference else ""
     text = f"critical difference {ranking.critical_difference:.2f}{more}"
@@ -262,12 +264,12 @@ def critical(board: Board) -> str:
     for place, (method, value) in enumerate(zip(ranking.methods, ranking.ranks, strict=True)):
         left = place < half
         y = below + 22 * (place if left else count - 1 - place)
-        end, anchor = (140, "end") if left else (420, "start")
+        stop, anchor = (140, "end") if left else (420, "start")
         drawing.group(kinds[method])
-        drawing.path([(x(value), 44), (x(value), y), (end, y)], "stroke none")
+        drawing.path([(x(value), 44), (x(value), y), (stop, y)], "stroke none")
         title = method_title(method)
         label = f"{title}  {value:.2f}" if left else f"{value:.2f}  {title}"
-        drawing.text(end + (-6 if left else 6), y, label, "name", anchor)
+        drawing.text(stop + (-6 if left else 6), y, label, "name", anchor)
         drawing.end()
     return str(drawing)
 

@@ -17,7 +17,7 @@ class Drawing:
     def __str__(self) -> str:
         box = f"0 0 {_number(self.width)} {_number(self.height)}"
         # one on which the text stays readable is as wide as a phone
-        style = f"max-width:{_number(1.25 * self.width)}px"
+        style = f"max-width:{_number(1.4 * self.width)}px"
         return (
             f'<svg viewBox="{box}" role="img" aria-label="{escape(self.label)}" style="{style}">'
             + "".join(self._parts)

@@ -253,7 +253,7 @@ function summary(groups, first, second, set) {
 }
 function row(group, first, second) {
   const kinds = [["first", `fill ${colour(first)}`], ["both", "sq-both"], ["neither", "sq-neither"], ["second", `fill ${colour(second)}`]];
-  const across = 30, total = kinds.reduce((sum, [kind]) => sum + group[kind].length, 0);
+  const across = innerWidth < 640 ? 28 : 44, total = kinds.reduce((sum, [kind]) => sum + group[kind].length, 0);
   let place = 0;
   const paths = kinds.map(([kind, style]) => {
     const steps = group[kind].map(() => { const x = 7 * (place % across), y = 7 * Math.floor(place / across); place += 1; return `M${x + .5} ${y + .5}h5v5h-5z`; });
