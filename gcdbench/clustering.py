@@ -20,7 +20,7 @@ from gcdbench.nearest import Nearest, blocks, squared_gaps
 from gcdbench.plusplus import Init, Start, starts
 
 Table = Tensor | np.ndarray
-MEMORY = 128 * 2**20  # bytes kept between steps: scores of centres that rest
+MEMORY = 256 * 2**20  # bytes kept between steps: scores of centres that rest
 
 
 @dataclass(frozen=True)

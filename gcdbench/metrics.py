@@ -14,7 +14,7 @@ Protocols (Vaze et al., "Generalized Category Discovery", CVPR 2022, and its suc
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Literal, get_args
@@ -129,10 +129,8 @@ def accuracies(
     pred, true = _checked(preds, labels, num_old=num_old, num_classes=num_classes)
     table = contingency(pred, true)
     if is_old is None:
-        return _accuracies(table, _sides(table, num_old), protocol)
-    flags = _checked_flags(is_old, true)
-    sides = (contingency(pred[flags], true[flags]), contingency(pred[~flags], true[~flags]))
-    return _accuracies(table, sides, protocol)
+        return _accuracies(table, _by_order(table, num_old), protocol)
+    return _accuracies(table, _by_flags(pred, true, _checked_flags(is_old, true)), protocol)
 
 
 def score(
@@ -145,7 +143,7 @@ def score(
 ) -> SetScore:
     """Score one evaluation set: accuracies, NMI, ARI and the kinds of error."""
     table = contingency(*_checked(preds, labels, num_old=num_old, num_classes=num_classes))
-    acc = _accuracies(table, _sides(table, num_old), protocol)
+    acc = _accuracies(table, _by_order(table, num_old), protocol)
     _assert_weighted_mean(acc, table.class_sizes, num_old, protocol)
     n, n_old = int(table.count.sum()), int(table.class_sizes[:num_old].sum())
     errors = _confusions(table, acc.assignment, num_old)
@@ -213,9 +211,9 @@ def match(table: Contingency) -> NDArray[np.int64]:
     if side**2 > DENSE_CELLS:
         return _sparse_match(table)
     most = table.count.max(initial=0)
-    cost = np.full((side, side), most, dtype=np.float64)
-    cost[table.cluster, table.label] = most - table.count
-    return linear_sum_assignment(cost)[1]
+    cost = np.full(side**2, most, dtype=np.float64)
+    cost[table.cluster * side + table.label] = most - table.count
+    return linear_sum_assignment(cost.reshape(side, side))[1]
 
 
 def normalised_mutual_information(table: Contingency) -> float:
@@ -236,29 +234,46 @@ def adjusted_rand_index(table: Contingency) -> float:
     return 1.0 if most == by_chance else (together - by_chance) / (most - by_chance)
 
 
-def _accuracies(
-    table: Contingency, sides: tuple[Contingency, Contingency], protocol: Protocol
-) -> Accuracies:
+@dataclass(frozen=True)
+class _Sides:
+    """Which classes are counted as old and as new, and how to get a table of either side."""
+
+    old: NDArray[np.bool_]
+    new: NDArray[np.bool_]
+    tables: Callable[[], tuple[Contingency, Contingency]]
+
+
+def _by_order(table: Contingency, num_old: int) -> _Sides:
+    old, occurs = np.arange(table.side) < num_old, table.class_sizes > 0
+    cells = table.label < num_old
+    return _Sides(old & occurs, ~old & occurs, lambda: (table.where(cells), table.where(~cells)))
+
+
+def _by_flags(pred: torch.Tensor, true: torch.Tensor, flags: torch.Tensor) -> _Sides:
+    """Follow the flags; officially a class is counted whole on every side on which it occurs."""
+    side = 1 + int(torch.maximum(pred.max(), true.max()))
+    halves = [(pred[flags], true[flags]), (pred[~flags], true[~flags])]
+    old, new = (torch.bincount(labels, minlength=side).cpu().numpy() > 0 for _, labels in halves)
+    return _Sides(old, new, lambda: (contingency(*halves[0]), contingency(*halves[1])))
+
+
+def _accuracies(table: Contingency, sides: _Sides, protocol: Protocol) -> Accuracies:
     assignment = match(table)
     sizes, hits = table.class_sizes, _hits(table, assignment)
     recall = np.divide(hits, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0)
-    # Officially a class is counted whole on every side on which it occurs.
-    groups = [np.bincount(part.label, minlength=len(sizes)) > 0 for part in (table, *sides)]
+    groups = (sizes > 0, sides.old, sides.new)
     if protocol == "v2":
         values = [_ratio(hits[group].sum(), sizes[group].sum()) for group in groups]
     elif protocol == "v2b":
         values = [_ratio(recall[group].sum(), group.sum()) for group in groups]
     elif protocol == "v1":
-        correct = [int(_hits(part, match(part)).sum()) for part in sides]
-        total = [int(part.count.sum()) for part in sides]
+        parts = sides.tables()
+        correct = [int(_hits(part, match(part)).sum()) for part in parts]
+        total = [int(part.count.sum()) for part in parts]
         values = [_ratio(sum(correct), sum(total)), *map(_ratio, correct, total)]
     else:
         raise ValueError(f"protocol {protocol!r} is unknown; use one of {get_args(Protocol)}")
     return Accuracies(values[0], values[1], values[2], assignment=assignment, recall=recall)
-
-
-def _sides(table: Contingency, num_old: int) -> tuple[Contingency, Contingency]:
-    return table.where(table.label < num_old), table.where(table.label >= num_old)
 
 
 def _sparse_match(table: Contingency) -> NDArray[np.int64]:
