@@ -10,14 +10,16 @@ from gcdbench.report import text
 from gcdbench.report.board import Board, make
 from gcdbench.report.collect import Collection
 from gcdbench.report.latex import latex
+from gcdbench.report.page.build import fragment
 
 FORMATS: dict[str, Callable[[Board], str]] = {
     "md": text.markdown,
     "csv": text.csv,
     "latex": latex,
+    "html": fragment,
     "json": text.as_json,
 }
-SUFFIXES = {"latex": "tex"}
+SUFFIXES = {"latex": "tex", "html": "table.html"}  # the plain .html is the whole page
 
 
 def write_all(board: Board, folder: Path) -> list[Path]:

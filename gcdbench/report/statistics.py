@@ -241,8 +241,8 @@ def caveats(table: pd.DataFrame) -> list[str]:
     elif smallest_p(fewest) > ALPHA:
         sentences.append(
             f"With {fewest} seeds a Wilcoxon test on one dataset cannot reach p < "
-            f"{smallest_p(fewest):.3g}, whatever the numbers are, and an interval over seeds, which "
-            "lies between the least and the greatest, holds with a probability of at most "
+            f"{smallest_p(fewest):.3g}, whatever the numbers are, and an interval over seeds, "
+            "which lies between the least and the greatest, holds with a probability of at most "
             f"{1 - smallest_p(fewest):.1%} instead of 95%; {pairs_needed(1)} seeds are the least "
             f"for p < {ALPHA}."
         )

@@ -77,7 +77,7 @@ board.tHead.addEventListener("click", (event) => {
   for (const head of $$("[aria-sort]", board)) head.removeAttribute("aria-sort");
   button.parentElement.setAttribute("aria-sort", state.down ? "descending" : "ascending");
   sortRows();
-  status.textContent = `sorted by ${button.textContent}, ${state.down ? "best or last" : "worst or first"} first`;
+  status.textContent = `sorted by ${button.textContent}, ${key === "method" ? (state.down ? "from Z" : "from A") : state.down ? "best first" : "worst first"}`;
 });
 
 /* Cells: one of them is in the tab order, arrow keys go to the others. */

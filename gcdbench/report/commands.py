@@ -1,0 +1,170 @@
+"""The verbs leaderboard, plot and report: their arguments and what they do.
+
+Heavy modules are imported inside the functions, so that ``--help`` stays fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gcdbench.errors import UserError
+
+if TYPE_CHECKING:
+    from gcdbench.plan import Request
+    from gcdbench.report.board import Board
+
+FORMATS = ("md", "csv", "latex", "html", "json")
+PLOTS = {
+    "bars": "accuracies with deviations, All, Old and New",
+    "drop": "shifted against source accuracy",
+    "radar": "a polygon per method over all evaluation sets",
+    "errors": "where images end up: old and new taken for each other",
+    "curves": "loss and accuracy by epoch",
+    "critical": "average ranks with Nemenyi's critical difference",
+    "corruptions": "heat maps by corruption and severity",
+    "sensitivity": "accuracy by the value of one setting (give --over)",
+}
+log = logging.getLogger("gcdbench")
+
+
+def add_leaderboard(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``leaderboard``."""
+    parser.add_argument("--format", choices=FORMATS, default="md", help="printed to stdout")
+    _add_out(parser)
+
+
+def add_plot(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``plot``."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "plots:\n" + "\n".join(f"  {name:<12} {text}" for name, text in PLOTS.items())
+    parser.add_argument(
+        "kinds", nargs="*", metavar="PLOT", help="see below (default: all that the records allow)"
+    )
+    parser.add_argument(
+        "--over", metavar="SETTING", help="what sensitivity varies: train.lr, hilo.patchmix_alpha"
+    )
+    _add_out(parser)
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``report``."""
+    _add_out(parser)
+
+
+def _add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder (default: RESULTS/leaderboard)"
+    )
+
+
+def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
+    """Write the leaderboard in all formats and print one of them."""
+    from gcdbench.report.leaderboard import FORMATS, write_all
+
+    board = _board(arguments, request)
+    paths = write_all(board, _folder(arguments))
+    sys.stdout.write(FORMATS[arguments.format](board))
+    log.info("written: %s", ", ".join(map(str, paths)))
+    return 0
+
+
+def plot(arguments: argparse.Namespace, request: Request) -> int:
+    """Draw the plots that were asked for, or all for which there are data."""
+    for kind in arguments.kinds:
+        if kind not in PLOTS:
+            raise UserError(f"unknown plot {kind!r}; known: {', '.join(PLOTS)}")
+    if "sensitivity" in arguments.kinds and not arguments.over:
+        raise UserError("plot sensitivity: say over which setting, for example --over train.lr")
+
+    from gcdbench.report import plots
+
+    kinds = arguments.kinds or [*plots.PLOTS, *(["sensitivity"] if arguments.over else [])]
+    board = _board(arguments, request)
+    for kind in kinds:
+        try:
+            figure = (
+                _sensitivity(arguments, request)
+                if kind == "sensitivity"
+                else plots.PLOTS[kind](board)
+            )
+        except plots.NothingToDraw as reason:
+            if arguments.kinds:
+                raise
+            log.info("%s", reason)
+            continue
+        for path in plots.write(figure, _folder(arguments) / f"{board.suite}-{kind}"):
+            sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def _sensitivity(arguments: argparse.Namespace, request: Request) -> Any:
+    from gcdbench.report.plots import sensitivity
+    from gcdbench.report.varied import collect_varied
+
+    return sensitivity(collect_varied(request, arguments.results, arguments.over))
+
+
+def report(arguments: argparse.Namespace, request: Request) -> int:
+    """Write the page and print its path."""
+    sys.stdout.write(f"{_write_page(_board(arguments, request), arguments, request)}\n")
+    return 0
+
+
+def publish(arguments: argparse.Namespace, request: Request) -> None:
+    """Write leaderboard, page and bars after a run, and print the leaderboard."""
+    from gcdbench.report import plots
+    from gcdbench.report.leaderboard import write_all
+    from gcdbench.report.text import markdown
+
+    board = _board(arguments, request)
+    folder = _folder(arguments)
+    paths = [*write_all(board, folder), _write_page(board, arguments, request)]
+    paths += plots.write(plots.PLOTS["bars"](board), folder / f"{board.suite}-bars")
+    sys.stdout.write(markdown(board))
+    log.info("written: %s", ", ".join(map(str, paths)))
+
+
+def _board(arguments: argparse.Namespace, request: Request) -> Board:
+    from gcdbench.plan import Suite
+    from gcdbench.report.board import make
+    from gcdbench.report.collect import collect
+
+    collection = collect(request, arguments.results)
+    for one in collection.left_out:
+        log.warning("left out: %s", one)
+    if not collection.records:
+        raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
+    return make(collection, Suite.load(request.suite).name + ("-quick" if request.quick else ""))
+
+
+def _folder(arguments: argparse.Namespace) -> Path:
+    return getattr(arguments, "out", None) or arguments.results / "leaderboard"
+
+
+def _write_page(board: Board, arguments: argparse.Namespace, request: Request) -> Path:
+    from gcdbench.records import write_atomically
+    from gcdbench.report.page.build import page
+
+    path = _folder(arguments) / f"{board.suite}.html"
+    write_atomically(path, page(board, command=_command(request)).encode())
+    return path
+
+
+def _command(request: Request) -> str:
+    """Return the command that makes this page again, without folders of this machine."""
+    words = ["gcdbench", "report", "--suite", Path(request.suite).name]
+    for flag, values in (
+        ("--methods", request.methods),
+        ("--datasets", request.datasets),
+        ("--seeds", request.seeds),
+    ):
+        words += [flag, *map(str, values)] if values else []
+    for section, settings in request.assignments.items():
+        for name, value in settings.items():
+            words += ["--set", f"{section}.{name}={value}"]
+    return shlex.join([*words, *(["--quick"] if request.quick else [])])
