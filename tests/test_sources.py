@@ -64,8 +64,8 @@ def test_the_shifted_rows_are_severity_then_corruption_then_image(miniature):
         for path in found.images.parts[0].root.parent.joinpath("images.txt").read_text().split()
         if "_0000_" in path
     ]
-    expected = f"{CORRUPTIONS[corruption]}/{severity}/{test_ids[image]}"
-    assert found.images.ids[400 + index] == expected
+    expected = f"{CORRUPTIONS[corruption]}/{severity}/cub/{test_ids[image]}"
+    assert found.images.ids[400 + index].partition("@")[0] == expected
 
 
 def test_a_label_of_cub_is_the_place_of_its_number_in_the_split(miniature):
@@ -81,7 +81,7 @@ def test_a_label_of_the_cars_is_the_place_of_the_annotated_class(miniature, tree
     names = class_file("cars")["classes"]
     rows = trees.car_classes()
     for row, (file, number) in enumerate(rows["train"] + rows["test"]):
-        assert found.images.ids[row].endswith(file)
+        assert found.images.ids[row].partition("@")[0].endswith(file)
         assert found.labels[row] == raw_label("cars", number - 1)
         assert found.classes[found.labels[row]] == names[number - 1]
 
@@ -92,7 +92,7 @@ def test_a_label_of_the_aircraft_is_the_rank_of_the_variant(miniature):
     pairs = [line.split(" ", 1) for line in lines.splitlines()]
     ranks = sorted({variant for _, variant in pairs})
     for row, (image, variant) in enumerate(pairs):
-        assert found.images.ids[row] == f"{image}.jpg"
+        assert found.images.ids[row] == f"aircraft/{image}.jpg"
         assert found.labels[row] == raw_label("aircraft", ranks.index(variant))
 
 
@@ -138,9 +138,9 @@ def test_the_unlabelled_test_annotations_of_the_devkit_are_not_enough(trees):
 def test_a_computed_variant_is_the_corrupted_test_image(miniature):
     found = problem("cub", miniature, corruption_size=32)
     row = found.sets["speckle_noise/3"].rows[5]
-    path = found.images.ids[row].removeprefix("speckle_noise/3/")
+    path = found.images.ids[row].partition("@")[0].removeprefix("speckle_noise/3/cub/")
     clean = resize_shorter(_pil(miniature / "CUB_200_2011/images" / path), 32)
-    expected = corrupt(clean, "speckle_noise", 3, key=path)
+    expected = corrupt(clean, "speckle_noise", 3, key=f"cub/{path}")
     assert np.array_equal(np.asarray(found.images.open(int(row))), expected)
 
 
@@ -154,25 +154,24 @@ def test_a_variant_does_not_depend_on_the_others_that_are_asked_for(miniature):
 
 def test_a_tree_on_disk_is_read_instead_of_computed(trees):
     trees.cub()
-    ids = problem("cub", trees.root, shift="corrupted").images.ids[400:]
-    for name in ids:
-        if name.startswith(("fog/1/", "fog/2/")):
-            trees.image(f"SSB-C/cub-c/{name}", size=(60, 50))
-    found = problem("cub", trees.root, corruptions=["fog"], severities=[1, 2])
-    assert found.notes["corrupted"] == "stored, made: unknown"
-    assert found.images.open(400).size == (60, 50)
-    assert list(found.images.ids[400:]) == [n for n in ids if n.startswith(("fog/1/", "fog/2/"))]
     computed = problem(
         "cub", trees.root, corruptions=["fog"], severities=[1, 2], corrupted="computed"
     )
+    ids = [name.partition("@")[0] for name in computed.images.ids[400:]]
+    for name in ids:
+        trees.image(f"SSB-C/cub-c/{name.replace('/cub/', '/')}", size=(60, 50))
+    found = problem("cub", trees.root, corruptions=["fog"], severities=[1, 2])
+    assert found.notes["corrupted"] == "stored, of unknown making"
+    assert found.images.open(400).size == (60, 50)
+    assert [name.removesuffix("@stored") for name in found.images.ids[400:]] == ids
     assert computed.notes["corrupted"] == "computed at 256 px"
     assert computed.fingerprint != found.fingerprint
 
 
 def test_an_incomplete_tree_is_refused_before_training(trees):
     trees.cub()
-    first = problem("cub", trees.root).images.ids[400]
-    trees.image(f"SSB-C/cub-c/{first}")
+    first = problem("cub", trees.root).images.ids[400].partition("@")[0]
+    trees.image(f"SSB-C/cub-c/{first.replace('/cub/', '/')}")
     with pytest.raises(UserError, match=r"not complete: .*gaussian_noise/1/200.*is missing"):
         problem("cub", trees.root)
 
@@ -400,7 +399,7 @@ def test_a_wrong_description_of_a_folder_is_answered_with_a_sentence(trees, conf
 def test_no_drawing_is_both_clean_and_corrupted():
     found = problem("drawshift_c", None)
     clean = set(found.images.ids[: found.sets["gaussian_noise/1"].rows[0]])
-    shifted = {name.split("/", 2)[2] for name in found.images.ids[len(clean) :]}
+    shifted = {n.partition("@")[0].split("/", 2)[2] for n in found.images.ids[len(clean) :]}
     assert clean
     assert shifted
     assert not clean & shifted
@@ -450,6 +449,19 @@ def test_the_data_root_may_be_an_environment_variable(miniature, monkeypatch):
 def test_a_problem_is_the_same_wherever_the_data_are(miniature, tmp_path):
     shutil.copytree(miniature / "CUB_200_2011", tmp_path / "CUB_200_2011")
     assert problem("cub", tmp_path).fingerprint == problem("cub", miniature).fingerprint
+
+
+def test_images_that_differ_have_different_names(miniature, trees):
+    own(trees)
+    trees.image("yours/photo/ant/0.png", size=(30, 30))
+    names = [
+        problem("cub", miniature).images.ids[400:],
+        problem("cub", miniature, corruption_size=64).images.ids[400:],
+        problem("cub", miniature, jpeg_quality=85).images.ids[400:],
+        problem("folder", trees.root, path="mine", source="photo").images.ids,
+        problem("folder", trees.root, path="yours", source="photo").images.ids,
+    ]
+    assert sum(map(len, names)) == len(set().union(*names))
 
 
 def test_the_augmentation_is_part_of_the_problem(miniature):

@@ -6,6 +6,7 @@ costs no disk; it is a pure function of the clean image, its id, the corruption 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,6 +81,11 @@ class Recipe:
         out = corrupt(pixels, corruption, severity, key=clean.ids[row], frost=ice)
         return jpeg_roundtrip(out, self.jpeg_quality) if self.jpeg_quality else out
 
+    @cached_property
+    def tag(self) -> str:
+        """Short name of all that makes the pixels, for the ids of the variants."""
+        return hashlib.sha256(self.describe().encode()).hexdigest()[:8]
+
     def describe(self) -> str:
         """Say in one line what a record should know about the pixels."""
         size = f"at {self.size} px" if self.size else "at the stored size"
@@ -95,7 +101,7 @@ class CorruptedImages(Images):
         self.clean = clean
         self.recipe = recipe
         self.variants = recipe.variants
-        self.ids = _VariantIds(clean.ids, self.variants)
+        self.ids = _VariantIds(clean.ids, self.variants, recipe.tag)
 
     def open(self, row: int) -> Image.Image:
         variant, inside = divmod(row, len(self.clean))
@@ -104,13 +110,17 @@ class CorruptedImages(Images):
     def place(self, row: int) -> str:
         return self.clean.place(row % len(self.clean))
 
+    def stamp(self, row: int) -> str:
+        return self.clean.stamp(row % len(self.clean))
+
 
 class _VariantIds(Sequence):
-    """``<corruption>/<severity>/<id>``, made when asked for."""
+    """``<corruption>/<severity>/<id>@<recipe>``, made when asked for."""
 
-    def __init__(self, ids: Sequence[str], variants: list[tuple[str, int]]) -> None:
+    def __init__(self, ids: Sequence[str], variants: list[tuple[str, int]], tag: str) -> None:
         self.ids = ids
         self.variants = variants
+        self.tag = tag
 
     def __len__(self) -> int:
         return len(self.ids) * len(self.variants)
@@ -118,12 +128,12 @@ class _VariantIds(Sequence):
     def __getitem__(self, row):
         variant, inside = divmod(range(len(self))[row], len(self.ids))
         corruption, severity = self.variants[variant]
-        return f"{corruption}/{severity}/{self.ids[inside]}"
+        return f"{corruption}/{severity}/{self.ids[inside]}@{self.tag}"
 
     def __iter__(self) -> Iterator[str]:
         for corruption, severity in self.variants:
             prefix = f"{corruption}/{severity}/"
-            yield from (prefix + name for name in self.ids)
+            yield from (f"{prefix}{name}@{self.tag}" for name in self.ids)
 
 
 def variant_sets(variants: list[tuple[str, int]], count: int, first: int) -> dict[str, EvalSet]:

@@ -110,6 +110,7 @@ class Source(ABC):
     folders: ClassVar[tuple[str, ...]] = ()  # below the data root, the usual name first
     layout: ClassVar[str] = ""  # what must be in the folder, one path a line
     archives: ClassVar[tuple[tuple[str, str], ...]] = ()  # (address, "md5:..." or "")
+    unpack: ClassVar[str] = ""  # folder below the data root into which archives are unpacked
     expected: ClassVar[dict[str, int]] = {}  # number of images in each part of the real dataset
 
     @dataclass(frozen=True)
@@ -133,6 +134,10 @@ class Source(ABC):
     def parts(self) -> dict[str, Images]:
         """Return the images on disk by part, for ``gcdbench data verify``."""
         return {"images": self.problem("verify").images}
+
+    def checksums(self) -> dict[Path, str]:
+        """Return the published checksums of files on disk, for ``gcdbench data verify``."""
+        return {}
 
     def locate(self, *needed: str) -> Path:
         """Return the dataset's folder: the first one that holds all that is needed."""

@@ -72,6 +72,15 @@ def build(source: Source, name: str, listing: Listing) -> Problem:
     )
 
 
+def parts(source: Source, listing: Listing) -> dict[str, Images]:
+    """Return the official parts, and the corrupted images if they are on disk."""
+    found: dict[str, Images] = {"train": listing.train.images, "test": listing.test.images}
+    folder = stored_tree(source, listing.tree)
+    if folder is not None:
+        found["corrupted"] = stored_images(folder, listing, Recipe.of(source.config, None).variants)
+    return found
+
+
 def stored_tree(source: Source, tree: str) -> Path | None:
     """Return the folder of a dataset's corrupted images, if there is one."""
     if source.root is None:
@@ -87,7 +96,7 @@ def stored_images(folder: Path, listing: Listing, variants: list[tuple[str, int]
     prefixes = [f"{corruption}/{severity}/" for corruption, severity in variants]
     return FileImages(
         folder,
-        ids=[prefix + name for prefix in prefixes for name in listing.test.images.ids],
+        ids=[f"{prefix}{name}@stored" for prefix in prefixes for name in listing.test.images.ids],
         paths=[prefix + path for prefix in prefixes for path in listing.stored],
     )
 
@@ -97,15 +106,26 @@ def _shifted(source: Source, listing: Listing, recipe: Recipe) -> tuple[Images, 
     folder = stored_tree(source, listing.tree) if wanted != "computed" else None
     if folder is not None:
         _check_tree(folder, listing, recipe.variants)
-        made = folder / MANIFEST
-        how = json.loads(made.read_text(encoding="utf-8"))["made"] if made.is_file() else "unknown"
-        return stored_images(folder, listing, recipe.variants), f"stored, made: {how}"
+        return stored_images(folder, listing, recipe.variants), f"stored, {_making(folder)}"
     if wanted == "stored":
         raise UserError(
             f"{source.title}: there are no corrupted images in {source.root}/SSB-C/{listing.tree} "
             "(make them with gcdbench data make-ssb-c, or set corrupted: computed)"
         )
     return CorruptedImages(listing.test.images, recipe), f"computed {recipe.describe()}"
+
+
+def _making(folder: Path) -> str:
+    path = folder / MANIFEST
+    if not path.is_file():
+        return "of unknown making"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    if not manifest["complete"]:
+        raise UserError(
+            f"{folder}: the corrupted images are not complete (finish them with gcdbench data "
+            "make-ssb-c, or set corrupted: computed)"
+        )
+    return f"made {manifest['made']}, code {manifest['code'][:8]}"
 
 
 def _check_tree(folder: Path, listing: Listing, variants: list[tuple[str, int]]) -> None:

@@ -61,9 +61,8 @@ data/images/<number>.jpg"""
         return _ssb.build(self, name, self.listing())
 
     def parts(self) -> dict[str, Images]:
-        """Return the official parts; train is the dataset's trainval."""
-        listing = self.listing()
-        return {"train": listing.train.images, "test": listing.test.images}
+        """Return the official parts, and the corrupted images if they are on disk."""
+        return _ssb.parts(self, self.listing())
 
     def listing(self) -> _ssb.Listing:
         """Read the lists of variants."""
@@ -81,12 +80,13 @@ data/images/<number>.jpg"""
             strange = sorted({variant for _, variant in pairs} - number.keys())
             if strange:
                 raise UserError(f"{variants}: the variant {strange[0]!r} is not in this list")
-            ids = [f"{image}.jpg" for image, _ in pairs]
+            files = [f"{image}.jpg" for image, _ in pairs]
+            images = FileImages(folder / "images", [f"aircraft/{name}" for name in files], files)
             labels = np.array([number[variant] for _, variant in pairs], dtype=np.int64)
-            return _ssb.Part(FileImages(folder / "images", ids), labels)
+            return _ssb.Part(images, labels)
 
         shifted = part(test)
-        stored = list(shifted.images.ids)
+        stored = list(shifted.images.paths)
         return _ssb.Listing("aircraft", "fgvc-c", classes, part(train), shifted, stored)
 
 

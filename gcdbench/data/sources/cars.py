@@ -45,6 +45,7 @@ cars_test_annos_withlabels.mat (here or in devkit/)
 cars_train/<number>.jpg
 cars_test/<number>.jpg
 or, without the devkit: train/<class>/<number>.jpg and test/<class>/<number>.jpg"""
+    unpack: ClassVar[str] = "stanford_cars"
     expected: ClassVar[dict[str, int]] = {"train": 8144, "test": 8041}
 
     @dataclass(frozen=True)
@@ -65,9 +66,8 @@ or, without the devkit: train/<class>/<number>.jpg and test/<class>/<number>.jpg
         return _ssb.build(self, name, self.listing())
 
     def parts(self) -> dict[str, Images]:
-        """Return the official parts."""
-        listing = self.listing()
-        return {"train": listing.train.images, "test": listing.test.images}
+        """Return the official parts, and the corrupted images if they are on disk."""
+        return _ssb.parts(self, self.listing())
 
     def listing(self) -> _ssb.Listing:
         """Read the devkit's annotations or the class folders."""
@@ -108,7 +108,7 @@ def _from_devkit(folder: Path, part: str, annotations: Path) -> _ssb.Part:
     images = folder / f"cars_{part}"
     if (images / f"cars_{part}").is_dir():  # a mirror nests the folder in one of the same name
         images = images / f"cars_{part}"
-    return _ssb.Part(FileImages(images, [f"cars_{part}/{n}" for n in names], names), labels)
+    return _ssb.Part(FileImages(images, [f"cars/{part}/{n}" for n in names], names), labels)
 
 
 def _test_annotations(folder: Path) -> Path:
@@ -130,7 +130,7 @@ def _from_folders(folder: Path, part: str, classes: tuple[str, ...]) -> _ssb.Par
         raise UserError(f"{folder / part / strange[0]}: no class of Stanford Cars has this name")
     names = [path.rpartition("/")[2] for path in paths]
     return _ssb.Part(
-        FileImages(folder / part, [f"cars_{part}/{n}" for n in names], paths),
+        FileImages(folder / part, [f"cars/{part}/{n}" for n in names], paths),
         np.array([number[name] for name in folders], dtype=np.int64),
     )
 

@@ -22,6 +22,14 @@ from gcdbench.data.splits import per_class_sample
 from gcdbench.errors import UserError
 
 TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
+MD5 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
 CLASSES = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
@@ -91,11 +99,16 @@ test_batch"""
             "test": self._read("test_batch", name="test").images,
         }
 
+    def checksums(self) -> dict[Path, str]:
+        """Return the checksums that the dataset is published with."""
+        folder = self.locate(*TRAIN, "test_batch")
+        return {folder / name: f"md5:{value}" for name, value in MD5.items()}
+
     def _read(self, *batches: str, name: str) -> Any:
         folder = self.locate(*TRAIN, "test_batch")
         read = [_batch(folder / batch) for batch in batches]
         pixels = np.concatenate([data.reshape(-1, 3, 32, 32) for data, _ in read])
-        ids = [f"{name}/{row:05d}" for row in range(len(pixels))]
+        ids = [f"cifar10/{name}/{row:05d}" for row in range(len(pixels))]
         images = ArrayImages(np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)), ids)
         return Labelled(images, np.concatenate([labels for _, labels in read]))
 

@@ -53,9 +53,8 @@ images/<class>/<image>.jpg"""
         return _ssb.build(self, name, self.listing())
 
     def parts(self) -> dict[str, Images]:
-        """Return the official parts."""
-        listing = self.listing()
-        return {"train": listing.train.images, "test": listing.test.images}
+        """Return the official parts, and the corrupted images if they are on disk."""
+        return _ssb.parts(self, self.listing())
 
     def listing(self) -> _ssb.Listing:
         """Read images.txt and the files beside it."""
@@ -73,8 +72,9 @@ images/<class>/<image>.jpg"""
         train = np.array([flags[key] == "1" for key in keys])
 
         def part(chosen: np.ndarray) -> _ssb.Part:
-            ids = [names[row] for row in np.flatnonzero(chosen)]
-            return _ssb.Part(FileImages(folder / "images", ids), labels[chosen])
+            inside = [names[row] for row in np.flatnonzero(chosen)]
+            images = FileImages(folder / "images", [f"cub/{path}" for path in inside], inside)
+            return _ssb.Part(images, labels[chosen])
 
         test = part(~train)
         return _ssb.Listing(
@@ -83,7 +83,7 @@ images/<class>/<image>.jpg"""
             classes=tuple(named.get(str(number), str(number)) for number in range(1, 201)),
             train=part(train),
             test=test,
-            stored=list(test.images.ids),
+            stored=list(test.images.paths),
         )
 
 

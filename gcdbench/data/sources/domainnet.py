@@ -34,6 +34,7 @@ class DomainNet(Source):
         ("http://csr.bu.edu/ftp/visda/2019/multi-source/groundtruth/clipart.zip", ""),
         ("http://csr.bu.edu/ftp/visda/2019/multi-source/infograph.zip", ""),
     )
+    unpack: ClassVar[str] = "domainnet"
     expected: ClassVar[dict[str, int]] = {
         "real": 172947,
         "painting": 72266,
@@ -67,11 +68,9 @@ class DomainNet(Source):
         classes = lists[config.class_order]
         listed = self._listed()
         self.compare(**{domain: len(paths) for domain, paths in listed.items()})
-        folder = self.locate(*DOMAINS)
+        images = self.parts()
         domains = {
-            domain: Labelled(
-                FileImages(folder, paths), class_ids([p.split("/")[1] for p in paths], classes)
-            )
+            domain: Labelled(images[domain], class_ids([p.split("/")[1] for p in paths], classes))
             for domain, paths in listed.items()
         }
         return domain_problem(
@@ -86,7 +85,10 @@ class DomainNet(Source):
     def parts(self) -> dict[str, Images]:
         """Return the domains."""
         folder = self.locate(*DOMAINS)
-        return {domain: FileImages(folder, paths) for domain, paths in self._listed().items()}
+        return {
+            domain: FileImages(folder, [f"domainnet/{path}" for path in paths], paths)
+            for domain, paths in self._listed().items()
+        }
 
     def _listed(self) -> dict[str, list[str]]:
         folder = self.locate(*DOMAINS)

@@ -37,14 +37,12 @@ class Folder(Source):
 
     def problem(self, name: str) -> Problem:
         """List the images; none is opened."""
-        folder, listed = self._listed()
+        listed, images = self._listed()[1], self.parts()
         names = sorted({path.split("/")[1] for paths in listed.values() for path in paths})
         old = self._old(name, names)
         classes = [*old, *(c for c in names if c not in old)]
         domains = {
-            domain: Labelled(
-                FileImages(folder, paths), class_ids([p.split("/")[1] for p in paths], classes)
-            )
+            domain: Labelled(images[domain], class_ids([p.split("/")[1] for p in paths], classes))
             for domain, paths in listed.items()
         }
         return domain_problem(
@@ -59,7 +57,10 @@ class Folder(Source):
     def parts(self) -> dict[str, Images]:
         """Return the domains."""
         folder, listed = self._listed()
-        return {domain: FileImages(folder, paths) for domain, paths in listed.items()}
+        return {
+            domain: FileImages(folder, [f"{self.config.path}/{path}" for path in paths], paths)
+            for domain, paths in listed.items()
+        }
 
     def _listed(self) -> tuple[Path, dict[str, list[str]]]:
         folder = (self.root or Path()) / Path(self.config.path).expanduser()

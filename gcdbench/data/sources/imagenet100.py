@@ -40,7 +40,7 @@ train/<synset>/<image>.JPEG
         """List the training images; none is opened."""
         images = self.parts()["train"]
         synsets = class_file("imagenet100")
-        labels = class_ids([path.partition("/")[0] for path in images.ids], synsets["synsets"])
+        labels = class_ids([name.split("/")[1] for name in images.ids], synsets["synsets"])
         return corrupted_problem(
             name,
             self.config,
@@ -57,4 +57,4 @@ train/<synset>/<image>.JPEG
         synsets = class_file("imagenet100")["synsets"]
         folder = self.locate(*(f"train/{synset}" for synset in synsets)) / "train"
         listed = [f"{synset}/{p}" for synset in synsets for p in image_files(folder / synset)]
-        return {"train": FileImages(folder, listed)}
+        return {"train": FileImages(folder, [f"imagenet/{path}" for path in listed], listed)}

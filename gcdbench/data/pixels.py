@@ -1,0 +1,51 @@
+"""Resized images on disk: an optional cache that never holds what the code would not make."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from gcdbench.data.images import Images
+from gcdbench.layout import PACKAGE
+
+
+class PixelCache:
+    """Keeps resized images as uncompressed arrays, one file each; any number of processes.
+
+    A file's name is a hash of the image's id, its size, its original's time of change, and the
+    code that makes pixels: whatever changes, an old file is not found any more.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.expanduser()
+
+    def resized(self, images: Images, row: int, size: int) -> np.ndarray:
+        """Return an image (h, w, 3) whose shorter side has ``size`` pixels."""
+        path = self._path(images, row, size)
+        try:
+            return np.load(path)
+        except (OSError, ValueError, EOFError):  # not there yet, or cut off by a full disk
+            pixels = images.resized(row, size)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        with part.open("wb") as file:
+            np.save(file, pixels)
+        part.replace(path)
+        return pixels
+
+    def _path(self, images: Images, row: int, size: int) -> Path:
+        words = (images.ids[row], size, images.stamp(row), making())
+        name = hashlib.sha256("\0".join(map(str, words)).encode()).hexdigest()
+        return self.folder / name[:2] / f"{name[2:34]}.npy"
+
+
+@cache
+def making() -> str:
+    """Return a hash of the code that makes pixels."""
+    folder = PACKAGE / "data"
+    files = [folder / "images.py", folder / "corrupted.py", *(folder / "corruptions").glob("*.py")]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(files))).hexdigest()
