@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gcdbench.contract import SIZE, tiny_backbone
+from gcdbench.data.images import Images
+from gcdbench.data.loader import Loader
+from gcdbench.data.problem import EvalSet, Problem
+from gcdbench.evaluator import Sweeper
+from gcdbench.method import balanced_weights
+from gcdbench.nn.backbone import Patches, Tokens
+from gcdbench.tokens import BankedLoader, TokenStore, pack, unpack
+
+CPU = torch.device("cpu")
+
+
+class Noise(Images):
+    def __init__(self, number):
+        self.ids = [f"{i}.png" for i in range(number)]
+        self.opened = 0
+
+    def open(self, row):
+        self.opened += 1
+        pixels = np.random.RandomState(row).randint(0, 255, (40, 48, 3), dtype=np.uint8)
+        return Image.fromarray(pixels)
+
+
+@pytest.fixture
+def problem():
+    labels = np.arange(40) % 4
+    return Problem(
+        name="noise",
+        classes=("a", "b", "c", "d"),
+        num_old=2,
+        images=Noise(40),
+        labels=labels,
+        labelled=np.flatnonzero((labels < 2) & (np.arange(40) < 20)),
+        unlabelled=np.flatnonzero((labels >= 2) | (np.arange(40) >= 20)),
+        sets={"all": EvalSet(np.arange(40), "source")},
+    )
+
+
+@pytest.fixture
+def loader(problem):
+    return Loader(problem, size=SIZE, batch_size=8, seed=1)
+
+
+def bank(loader, level, store=None):
+    backbone = tiny_backbone()
+    backbone.tap(1)
+    return backbone, BankedLoader(loader, backbone, level, 3, store or TokenStore(), "k", CPU)
+
+
+@pytest.mark.parametrize(("level", "kind"), [("patches", Patches), ("tokens", Tokens)])
+def test_what_is_packed_encodes_to_the_same_features(level, kind):
+    backbone = tiny_backbone()
+    backbone.tap(1)
+    images = torch.rand(5, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
+    kept = unpack(backbone, pack(backbone, images, level), level)
+    assert isinstance(kept, kind)
+    direct, later = backbone(images), backbone(kept)
+    torch.testing.assert_close(direct.cls, later.cls)
+    torch.testing.assert_close(direct.taps[1], later.taps[1])
+
+
+def test_banked_batches_hold_the_plain_loaders_images_and_labels(loader):
+    weights = balanced_weights(loader.labels)
+    _, banked = bank(loader, "tokens")
+    for plain, kept in zip(loader.epoch(0, weights), banked.epoch(0, weights), strict=True):
+        assert torch.equal(plain.index, kept.index)
+        assert torch.equal(plain.labels, kept.labels)
+        assert kept.num_views == 2
+
+
+def test_the_two_views_of_an_image_are_different_ones(loader):
+    _, banked = bank(loader, "patches")
+    batch = next(banked.epoch(0, balanced_weights(loader.labels)))
+    first, second = batch.views.x.unflatten(0, (2, -1))
+    assert ((first - second).abs().amax((1, 2)) > 0).all()
+
+
+def test_a_bank_is_filled_once_for_all_loaders_of_the_same_images(problem, loader):
+    store = TokenStore()
+    bank(loader, "tokens", store)
+    opened = problem.images.opened
+    again = Loader(problem, size=SIZE, batch_size=8, seed=2)
+    bank(again, "tokens", store)
+    assert problem.images.opened == opened
+
+
+def test_gradients_through_kept_tokens_equal_those_through_images(loader):
+    weights = balanced_weights(loader.labels)
+    backbone, banked = bank(loader, "tokens")
+    deep = next(banked.epoch(0, weights)).views
+    _, shallow_bank = bank(loader, "patches")
+    shallow = next(shallow_bank.epoch(0, weights)).views
+    trained = [p for p in backbone.parameters() if p.requires_grad]
+    grads = [
+        torch.autograd.grad(backbone(views).cls.square().sum(), trained)
+        for views in (deep, shallow)
+    ]
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)  # both were kept in half precision
+
+
+def test_a_sweep_is_the_same_from_the_store_and_without_room(problem, loader):
+    backbone = tiny_backbone()
+    roomy, tight = TokenStore(), TokenStore(budget=10)
+    stores = [
+        Sweeper(problem, loader, backbone, CPU, store, "k").sweep() for store in (roomy, tight)
+    ]
+    torch.testing.assert_close(stores[0].features, stores[1].features)
+    opened = problem.images.opened
+    Sweeper(problem, loader, backbone, CPU, roomy, "k").sweep()
+    assert problem.images.opened == opened
+
+
+def test_a_sweep_names_its_rows(problem, loader):
+    sweeper = Sweeper(problem, loader, tiny_backbone(), CPU, TokenStore())
+    store = sweeper.sweep()
+    assert torch.equal(
+        store.labels[store.labelled], torch.from_numpy(problem.labels[problem.labelled])
+    )
+    assert (store.labels[store.unlabelled] == -1).all()
+    assert len(store.queries) == 40
