@@ -193,7 +193,7 @@ def test_on_one_dataset_seeds_are_compared():
 def test_only_cells_that_both_methods_have_are_compared():
     nan = math.nan
     (found,) = compare(scores(a={"x": [3, nan], "y": [5, 6]}, b={"x": [1, 2], "y": [nan, nan]}))
-    assert (found.unit, found.pairs, found.difference) == ("seed", 1, 2.0)
+    assert (found.unit, found.pairs, found.difference) == ("dataset", 1, 2.0)
     assert compare(scores(a={"x": [1.0, nan]}, b={"x": [nan, 1.0]})) == []
 
 

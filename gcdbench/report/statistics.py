@@ -130,7 +130,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def compare(table: pd.DataFrame) -> list[Comparison]:
     """Compare all pairs of columns of a table of scores on the cells that both have."""
-    found = [_pair(table, *names) for names in itertools.combinations(table.columns, 2)]
+    unit = "dataset" if table.index.get_level_values("dataset").nunique() > 1 else "seed"
+    found = [_pair(table, *names, unit) for names in itertools.combinations(table.columns, 2)]
     tested = [one for one in found if one is not None]
     adjusted = holm([one.p for one in tested])
     return [
@@ -138,13 +139,13 @@ def compare(table: pd.DataFrame) -> list[Comparison]:
     ]
 
 
-def _pair(table: pd.DataFrame, first: str, second: str) -> Comparison | None:
+def _pair(table: pd.DataFrame, first: str, second: str, unit: str) -> Comparison | None:
     difference = (table[first] - table[second]).dropna()
     if difference.empty:
         return None
     by_dataset = [np.asarray(group) for _, group in difference.groupby(level="dataset", sort=False)]
     means = np.array([row.mean() for row in by_dataset])
-    unit, values = ("dataset", means) if len(means) > 1 else ("seed", by_dataset[0])
+    values = means if unit == "dataset" else by_dataset[0]
     values = values.round(9)  # float noise must not break ties
     return Comparison(
         first=first,
