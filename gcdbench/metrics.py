@@ -16,55 +16,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import min_weight_full_bipartite_matching
+
+from gcdbench.contingency import (
+    Contingency,
+    adjusted_rand_index,
+    contingency,
+    normalised_mutual_information,
+)
 
 Protocol = Literal["v1", "v2", "v2b"]
 Ids = torch.Tensor | np.ndarray | list[int]
 
-DENSE_CELLS = 2**22  # a larger square table (32 MB) is never made; the matching is sparse instead
 LARGEST_ID = 2**24  # per-id arrays are as long as the largest id
-
-
-@dataclass(frozen=True)
-class Contingency:
-    """The occupied cells of the cluster x class table, and how many samples each holds."""
-
-    cluster: NDArray[np.int64]
-    label: NDArray[np.int64]
-    count: NDArray[np.int64]
-
-    @cached_property
-    def side(self) -> int:
-        """Of the square table: unused ids are empty rows or columns."""
-        return 1 + int(max(self.cluster.max(), self.label.max())) if len(self.count) else 0
-
-    @cached_property
-    def class_sizes(self) -> NDArray[np.int64]:
-        return _tally(self.label, self.count, self.side)
-
-    @cached_property
-    def cluster_sizes(self) -> NDArray[np.int64]:
-        return _tally(self.cluster, self.count, self.side)
-
-    def where(self, cells: NDArray[np.bool_]) -> Contingency:
-        return Contingency(self.cluster[cells], self.label[cells], self.count[cells])
 
 
 @dataclass(frozen=True)
 class Accuracies:
     """Clustering accuracy of all samples, of old classes and of new classes, as fractions.
 
-    An empty side is NaN. ``assignment[p]`` is the class given to cluster ``p`` (-1: none) and
-    ``recall[t]`` the share of class ``t`` that its cluster holds (NaN: no sample); under ``v1``,
-    which has two assignments, both describe that of v2.
+    An empty side is NaN. ``assignment[p]`` is the class given to cluster ``p`` (an id that no
+    class has, or -1, if there are more clusters than classes) and ``recall[t]`` the share of class
+    ``t`` that its cluster holds (NaN: no sample); under ``v1``, which has two assignments, both
+    describe that of v2.
     """
 
     all: float
@@ -129,8 +107,10 @@ def accuracies(
     pred, true = _checked(preds, labels, num_old=num_old, num_classes=num_classes)
     table = contingency(pred, true)
     if is_old is None:
-        return _accuracies(table, _by_order(table, num_old), protocol)
-    return _accuracies(table, _by_flags(pred, true, _checked_flags(is_old, true)), protocol)
+        sides = _by_order(pred, true, table, num_old)
+    else:
+        sides = _by_flags(pred, true, table, _checked_flags(is_old, true))
+    return _accuracies(table, sides, protocol)
 
 
 def score(
@@ -142,10 +122,11 @@ def score(
     protocol: Protocol = "v2",
 ) -> SetScore:
     """Score one evaluation set: accuracies, NMI, ARI and the kinds of error."""
-    table = contingency(*_checked(preds, labels, num_old=num_old, num_classes=num_classes))
-    acc = _accuracies(table, _by_order(table, num_old), protocol)
+    pred, true = _checked(preds, labels, num_old=num_old, num_classes=num_classes)
+    table = contingency(pred, true)
+    acc = _accuracies(table, _by_order(pred, true, table, num_old), protocol)
     _assert_weighted_mean(acc, table.class_sizes, num_old, protocol)
-    n, n_old = int(table.count.sum()), int(table.class_sizes[:num_old].sum())
+    n, n_old = len(true), int(table.class_sizes[:num_old].sum())
     errors = _confusions(table, acc.assignment, num_old)
     return SetScore(
         all=acc.all,
@@ -187,53 +168,6 @@ def mean(scores: Iterable[SetScore]) -> dict[str, float]:
     return {k: int(v) if k in ("n", "n_old") else v / len(rows) for k, v in totals.items()}
 
 
-def contingency(preds: torch.Tensor, labels: torch.Tensor) -> Contingency:
-    """Count the samples of each (cluster, class) pair, on the device the ids live on."""
-    classes = 1 + int(labels.max()) if len(labels) else 1
-    keys = torch.add(labels, preds, alpha=classes)
-    if len(keys) and int(keys.max()) < DENSE_CELLS:
-        counts = torch.bincount(keys)
-        cells = counts.nonzero().squeeze(1)
-        counts = counts[cells]
-    else:
-        cells, counts = keys.unique(return_counts=True)
-    cell, count = cells.cpu().numpy(), counts.cpu().numpy()
-    return Contingency(cell // classes, cell % classes, count)
-
-
-def match(table: Contingency) -> NDArray[np.int64]:
-    """Give each cluster a class so that the most samples are in their own class's cluster.
-
-    Rows are clusters and costs are ``max(w) - w`` on the square table, as in the official code:
-    the total is unique, but this also settles ties between Old and New the way it does.
-    """
-    side = table.side
-    if side**2 > DENSE_CELLS:
-        return _sparse_match(table)
-    most = table.count.max(initial=0)
-    cost = np.full(side**2, most, dtype=np.float64)
-    cost[table.cluster * side + table.label] = most - table.count
-    return linear_sum_assignment(cost.reshape(side, side))[1]
-
-
-def normalised_mutual_information(table: Contingency) -> float:
-    """Return the mutual information over the mean of the two entropies."""
-    joint = _entropy(table.count)
-    if joint == 0:  # one cluster, one class: the partitions agree
-        return 1.0
-    entropies = _entropy(table.cluster_sizes) + _entropy(table.class_sizes)
-    return max(0.0, 2 * (entropies - joint) / entropies)
-
-
-def adjusted_rand_index(table: Contingency) -> float:
-    """Return the share of sample pairs on which both partitions agree, corrected for chance."""
-    together, every = _pairs(table.count), _pairs(table.count.sum(keepdims=True))
-    in_cluster, in_class = _pairs(table.cluster_sizes), _pairs(table.class_sizes)
-    by_chance = in_cluster * in_class / every if every else 0.0
-    most = (in_cluster + in_class) / 2
-    return 1.0 if most == by_chance else (together - by_chance) / (most - by_chance)
-
-
 @dataclass(frozen=True)
 class _Sides:
     """Which classes are counted as old and as new, and how to get a table of either side."""
@@ -243,23 +177,32 @@ class _Sides:
     tables: Callable[[], tuple[Contingency, Contingency]]
 
 
-def _by_order(table: Contingency, num_old: int) -> _Sides:
-    old, occurs = np.arange(table.side) < num_old, table.class_sizes > 0
-    cells = table.label < num_old
-    return _Sides(old & occurs, ~old & occurs, lambda: (table.where(cells), table.where(~cells)))
+def _by_order(pred: torch.Tensor, true: torch.Tensor, table: Contingency, num_old: int) -> _Sides:
+    occurs = table.class_sizes > 0
+    old = np.arange(len(occurs)) < num_old
+    return _Sides(old & occurs, ~old & occurs, lambda: _split(pred, true, true < num_old))
 
 
-def _by_flags(pred: torch.Tensor, true: torch.Tensor, flags: torch.Tensor) -> _Sides:
+def _by_flags(
+    pred: torch.Tensor, true: torch.Tensor, table: Contingency, flags: torch.Tensor
+) -> _Sides:
     """Follow the flags; officially a class is counted whole on every side on which it occurs."""
-    side = 1 + int(torch.maximum(pred.max(), true.max()))
-    halves = [(pred[flags], true[flags]), (pred[~flags], true[~flags])]
-    old, new = (torch.bincount(labels, minlength=side).cpu().numpy() > 0 for _, labels in halves)
-    return _Sides(old, new, lambda: (contingency(*halves[0]), contingency(*halves[1])))
+    classes = len(table.class_sizes)
+    old, new = (
+        torch.bincount(true[side], minlength=classes).cpu().numpy() > 0 for side in (flags, ~flags)
+    )
+    return _Sides(old, new, lambda: _split(pred, true, flags))
+
+
+def _split(
+    pred: torch.Tensor, true: torch.Tensor, old: torch.Tensor
+) -> tuple[Contingency, Contingency]:
+    return contingency(pred[old], true[old]), contingency(pred[~old], true[~old])
 
 
 def _accuracies(table: Contingency, sides: _Sides, protocol: Protocol) -> Accuracies:
-    assignment = match(table)
-    sizes, hits = table.class_sizes, _hits(table, assignment)
+    assignment = table.match()
+    sizes, hits = table.class_sizes, table.hits(assignment)
     recall = np.divide(hits, sizes, out=np.full(len(sizes), np.nan), where=sizes > 0)
     groups = (sizes > 0, sides.old, sides.new)
     if protocol == "v2":
@@ -268,39 +211,12 @@ def _accuracies(table: Contingency, sides: _Sides, protocol: Protocol) -> Accura
         values = [_ratio(recall[group].sum(), group.sum()) for group in groups]
     elif protocol == "v1":
         parts = sides.tables()
-        correct = [int(_hits(part, match(part)).sum()) for part in parts]
-        total = [int(part.count.sum()) for part in parts]
+        correct = [int(part.hits(part.match()).sum()) for part in parts]
+        total = [int(part.class_sizes.sum()) for part in parts]
         values = [_ratio(sum(correct), sum(total)), *map(_ratio, correct, total)]
     else:
         raise ValueError(f"protocol {protocol!r} is unknown; use one of {get_args(Protocol)}")
     return Accuracies(values[0], values[1], values[2], assignment=assignment, recall=recall)
-
-
-def _sparse_match(table: Contingency) -> NDArray[np.int64]:
-    """Match without a K x K table.
-
-    A perfect matching always exists once every cluster and every class gets a partner of its own
-    that costs nothing to marry, and the partners of a matched pair may marry each other.
-    """
-    clusters, row = np.unique(table.cluster, return_inverse=True)
-    classes, col = np.unique(table.label, return_inverse=True)
-    p, t = len(clusters), len(classes)
-    free = table.count.max() + 1  # zero-cost edges would vanish from the sparse matrix
-    rows = np.concatenate([row, np.arange(p), p + np.arange(t), p + col])
-    cols = np.concatenate([col, t + np.arange(p), np.arange(t), t + row])
-    cost = np.concatenate([free - table.count, np.full(p + t + len(row), free)])
-    graph = coo_matrix((cost.astype(np.float64), (rows, cols)), shape=(p + t, p + t)).tocsr()
-    left, right = min_weight_full_bipartite_matching(graph)
-    real = (left < p) & (right < t)
-    assignment = np.full(table.side, -1)
-    assignment[clusters[left[real]]] = classes[right[real]]
-    return assignment
-
-
-def _hits(table: Contingency, assignment: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count, for each class, the samples in the cluster that was given to it."""
-    right = assignment[table.cluster] == table.label
-    return _tally(table.label[right], table.count[right], table.side)
 
 
 def _confusions(table: Contingency, assignment: NDArray[np.int64], num_old: int) -> dict[str, int]:
@@ -308,18 +224,19 @@ def _confusions(table: Contingency, assignment: NDArray[np.int64], num_old: int)
 
     A match without a common sample is the solver's whim, not a prediction: such a cluster is new.
     """
-    right = assignment[table.cluster] == table.label
-    is_old = table.label < num_old
-    cluster_is_old = np.zeros(table.side, dtype=bool)
-    cluster_is_old[table.cluster[right & is_old]] = True
-    said_old = cluster_is_old[table.cluster]
+    cells = table.cells
+    right = assignment[cells.cluster] == cells.label
+    is_old = cells.label < num_old
+    cluster_is_old = np.zeros(len(assignment), dtype=bool)
+    cluster_is_old[cells.cluster[right & is_old]] = True
+    said_old = cluster_is_old[cells.cluster]
     kinds = {
         "old_to_new": is_old & ~said_old,
         "new_to_old": ~is_old & said_old,
         "old_to_wrong_old": is_old & said_old & ~right,
         "new_to_wrong_new": ~is_old & ~said_old & ~right,
     }
-    return {kind: int(table.count[cells].sum()) for kind, cells in kinds.items()}
+    return {kind: int(cells.count[where].sum()) for kind, where in kinds.items()}
 
 
 def _assert_weighted_mean(
@@ -361,19 +278,5 @@ def _checked_flags(is_old: torch.Tensor | np.ndarray, labels: torch.Tensor) -> t
     return flags
 
 
-def _tally(ids: NDArray[np.int64], count: NDArray[np.int64], side: int) -> NDArray[np.int64]:
-    """Sum counts by id; exact, since a double holds every count below 2**53."""
-    return np.bincount(ids, weights=count, minlength=side).astype(np.int64)
-
-
 def _ratio(part: float, whole: float) -> float:
     return float(part) / float(whole) if whole else math.nan
-
-
-def _entropy(sizes: NDArray[np.int64]) -> float:
-    p = sizes[sizes > 0] / sizes.sum()
-    return float(-(p * np.log(p)).sum())
-
-
-def _pairs(sizes: NDArray[np.int64]) -> float:
-    return float((sizes * (sizes - 1) // 2).sum())

@@ -126,7 +126,7 @@ def test_the_sparse_matching_finds_the_same_total(sample: tuple) -> None:
     preds, labels = sample
     dense = accuracies(preds=preds, labels=labels, num_old=NUM_OLD)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, "DENSE_CELLS", 0)
+        patch.setattr("gcdbench.contingency.DENSE_CELLS", 0)
         sparse = accuracies(preds=preds, labels=labels, num_old=NUM_OLD)
     assert sparse.all == dense.all
 
@@ -217,7 +217,7 @@ def test_ten_thousand_classes_need_no_square_table() -> None:
 
 def test_recall_is_given_per_class() -> None:
     got = accuracies(preds=[3, 3, 3, 1], labels=[0, 0, 2, 2], num_old=1)
-    np.testing.assert_array_equal(got.recall, [1.0, np.nan, 0.5, np.nan])
+    np.testing.assert_array_equal(got.recall, [1.0, np.nan, 0.5])
     assert got.assignment[3] == 0
     assert got.assignment[1] == 2
 
