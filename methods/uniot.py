@@ -14,6 +14,7 @@ by themselves and join these clusters.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -122,10 +123,8 @@ class UniOT(Method):
             epsilon=c.epsilon,
             iterations=c.iterations,
         )
-        if clock.step > c.detect_after:
-            common = self._common_class_loss(target, generator)
-        else:
-            common = 0 * private
+        detecting = clock.step > c.detect_after
+        common = self._common_class_loss(target, generator) if detecting else 0 * private
         terms = {
             "classify": classify,
             "private": c.target_weight * private,
@@ -189,25 +188,19 @@ class UniOT(Method):
     def predict(self, store: Store, services: Services) -> Tensor:
         n = torch.cat([self.embed(chunk) for chunk in store.features.split(4096)])
         c, task = self.config, self.task
-        kmeans: dict[str, Any] = {
-            "seed": task.seed,
-            "n_init": c.kmeans_init,
-            "max_iter": c.kmeans_iter,
-        }
+        cluster = partial(
+            semi_supervised_kmeans, seed=task.seed, n_init=c.kmeans_init, max_iter=c.kmeans_iter
+        )
         if c.prediction == "sskm":
-            labelled, known = n[store.labelled], store.labels[store.labelled]
-            clusters = semi_supervised_kmeans(
-                n[store.unlabelled], labelled, known, task.num_classes, **kmeans
-            )
-            return assign(n[store.queries], clusters.centers)
+            targets = store.labels[store.labelled]
+            found = cluster(n[store.unlabelled], n[store.labelled], targets, task.num_classes)
+            return assign(n[store.queries], found.centers)
 
         labels, rejected = self._transport_all(n, store, services.generator("uniot prediction"))
         new = n[store.unlabelled][rejected[store.unlabelled]]
         if len(new) and task.num_new:
-            clusters = semi_supervised_kmeans(
-                new, None, None, task.num_new, spherical=True, **kmeans
-            )
-            labels[rejected] = task.num_old + assign(n[rejected], clusters.centers)
+            found = cluster(new, None, None, task.num_new, spherical=True)
+            labels[rejected] = task.num_old + assign(n[rejected], found.centers)
         return labels[store.queries]
 
     def _transport_all(
