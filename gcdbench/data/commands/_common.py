@@ -1,0 +1,66 @@
+"""What the actions of ``gcdbench data`` share."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gcdbench import registry
+from gcdbench.config import build
+from gcdbench.data.problem import Source
+from gcdbench.errors import unknown
+from gcdbench.plan import Suite
+
+T = TypeVar("T")
+
+
+def say(text: str = "") -> None:
+    """Write a line of results to stdout."""
+    sys.stdout.write(f"{text}\n")
+
+
+def make_source(plugin: str, root: Path | None, config: dict[str, Any] | None = None) -> Source:
+    """Build a source with its default settings or those of a suite."""
+    cls = registry.load("source", plugin)
+    settings = build(cls.Config, config or {}, f"source {plugin}")  # type: ignore[attr-defined]
+    return cls(settings, root)
+
+
+def suite_sources(name: str, root: Path | None, datasets: Iterable[str] = ()) -> dict[str, Source]:
+    """Build the sources of a suite's datasets, by the datasets' names."""
+    suite = Suite.load(name)
+    for dataset in datasets:
+        if dataset not in suite.datasets:
+            raise unknown("dataset", dataset, suite.datasets, f"suite {suite.name}")
+    return {
+        dataset: make_source(entry["source"], root, entry.get("config"))
+        for dataset, entry in suite.datasets.items()
+        if not datasets or dataset in datasets
+    }
+
+
+def in_parallel(
+    work: Callable[[Any], T],
+    items: Iterable[Any],
+    *,
+    workers: int | None,
+    prepare: Callable[..., None],
+    given: tuple,
+) -> Iterator[T]:
+    """Yield what processes make of the items, in any order; ``prepare`` sets a process up once."""
+    workers = workers or os.cpu_count() or 1
+    if workers == 1:
+        prepare(*given)
+        yield from map(work, items)
+        return
+    with ProcessPoolExecutor(workers, initializer=prepare, initargs=given) as pool:
+        try:
+            for future in as_completed([pool.submit(work, item) for item in items]):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise

@@ -1,0 +1,132 @@
+"""``gcdbench data make-ssb-c``: the 45 variants of the test images of SSB, as JPEG files.
+
+A file is a pure function of its clean image, corruption and severity, and is there whole or not at
+all; so any number of interrupted and repeated runs end in the same tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from tqdm import tqdm
+
+from gcdbench import __version__
+from gcdbench.data.commands._common import in_parallel, make_source, say
+from gcdbench.data.corrupted import Recipe
+from gcdbench.data.corruptions import CORRUPTIONS
+from gcdbench.data.images import Images, Unreadable
+from gcdbench.data.pixels import making
+from gcdbench.data.sources._ssb import MANIFEST
+from gcdbench.errors import UserError
+
+log = logging.getLogger(__name__)
+_job: Job  # of this process
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process needs to know."""
+
+    clean: Images
+    stored: list[str]
+    recipe: Recipe
+    quality: int
+    folder: Path
+
+    def todo(self, row: int) -> list[tuple[str, int, Path]]:
+        """Return the variants of an image that are not there yet."""
+        paths = (
+            (corruption, severity, self.folder / corruption / str(severity) / self.stored[row])
+            for corruption, severity in self.recipe.variants
+        )
+        return [one for one in paths if not one[2].exists()]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the trees of some datasets; return 1 if some images could not be read."""
+    recipe = Recipe(
+        corruptions=tuple(arguments.corruptions) or CORRUPTIONS,
+        severities=tuple(arguments.severities),
+        size=arguments.size,
+        frost=arguments.frost,
+    )
+    failures: dict[str, str] = {}
+    for plugin in arguments.sources:
+        source: Any = make_source(plugin, arguments.data_root)
+        listing = source.listing()
+        folder = (arguments.out or source.root / "SSB-C") / listing.tree
+        job = Job(listing.test.images, listing.stored, recipe, arguments.quality, folder)
+        failed = make(job, workers=arguments.workers)
+        say(f"{folder}: {len(job.stored):,} images, {len(recipe.variants)} variants each")
+        failures |= failed
+    for place, reason in sorted(failures.items()):
+        say(f"unreadable: {place} ({reason})")
+    return 1 if failures else 0
+
+
+def make(job: Job, *, workers: int | None = None) -> dict[str, str]:
+    """Write what is not there yet; return the clean images that could not be read."""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    _sign(job, complete=False)
+    rows = [row for row in range(len(job.stored)) if job.todo(row)]
+    if len(rows) < len(job.stored):
+        log.info("%s: %d images are complete already", job.folder, len(job.stored) - len(rows))
+    failures: dict[str, str] = {}
+    answers = in_parallel(_write, rows, workers=workers, prepare=_prepare, given=(job,))
+    label = job.folder.name
+    with tqdm(total=len(rows), desc=label, unit="image", disable=None, leave=False) as bar:
+        for failed in answers:
+            failures |= failed
+            bar.update()
+    if not failures:
+        _sign(job, complete=True)
+    return failures
+
+
+def _sign(job: Job, *, complete: bool) -> None:
+    """Write how the tree is made beside it, and refuse to mix two ways of making it."""
+    path = job.folder / MANIFEST
+    made = f"{job.recipe.describe()}, JPEG quality {job.quality}"
+    if path.is_file():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if (before["made"], before["code"]) != (made, making()):
+            raise UserError(
+                f"{job.folder} was begun in another way ({before['made']}, gcdbench "
+                f"{before['gcdbench']}): remove it, or choose another folder with --out"
+            )
+    text = {"made": made, "code": making(), "gcdbench": __version__, "complete": complete}
+    _write_whole(path, (json.dumps(text, indent=1) + "\n").encode())
+
+
+def _prepare(job: Job) -> None:
+    global _job
+    _job = job
+
+
+def _write(row: int) -> dict[str, str]:
+    """Write the missing variants of one image; return it, with the reason, if it is unreadable."""
+    try:
+        for corruption, severity, path in _job.todo(row):
+            pixels = _job.recipe.apply(_job.clean, row, corruption, severity)
+            file = io.BytesIO()
+            Image.fromarray(pixels).save(file, "JPEG", quality=_job.quality)
+            _write_whole(path, file.getvalue())
+    except Unreadable as error:
+        return {error.place: error.reason}
+    return {}
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """Write a file under another name first: a cut-off file is never taken for a whole one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_bytes(data)
+    part.replace(path)
