@@ -1,8 +1,8 @@
 """One record per cell: written whole or not at all, with a checksum and its provenance.
 
 A cell's folder, ``<results>/<dataset>/<spelling>/seed<n>-<key>/``, holds ``record.json``, the
-predictions (``predictions.npz``), the log (``log.jsonl``) and, while it runs, checkpoints. Nothing
-here imports torch.
+predictions (``predictions.npz``), the log (``log.jsonl``) and, while it runs, checkpoints. A record
+that is replaced moves to ``previous-1/``, ``previous-2/`` and so on. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -11,24 +11,23 @@ import hashlib
 import io
 import json
 import os
-import platform
-import subprocess
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gcdbench.errors import UserError
-from gcdbench.layout import PACKAGE
 from gcdbench.plan import Cell
 
 FORMAT = 1
 RECORD = "record.json"
 PREDICTIONS = "predictions.npz"
+# what differs between two runs of one cell although their numbers are the same
+ABOUT_THE_RUN = ("provenance", "timing", "sha256")
 
 
 @dataclass(frozen=True)
@@ -58,13 +57,29 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a folder's new names survive a power cut, where the system can do that."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def clean_up(folder: Path) -> None:
+    """Remove what killed processes left half-written; nobody may be writing there."""
+    for path in folder.glob(".*.*"):
+        path.unlink(missing_ok=True)
 
 
 def write_record(folder: Path, record: dict[str, Any], predictions: dict[str, np.ndarray]) -> Path:
     """Write a cell's predictions and then its record, which makes the cell count as done."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **predictions)  # type: ignore[arg-type]
-    write_atomically(folder / PREDICTIONS, buffer.getvalue())
     record = {
         "format": FORMAT,
         **record,
@@ -72,8 +87,29 @@ def write_record(folder: Path, record: dict[str, Any], predictions: dict[str, np
     }
     record["sha256"] = _checksum(record)
     text = json.dumps(record, indent=1, sort_keys=True, allow_nan=False)
-    write_atomically(folder / RECORD, text.encode() + b"\n")
+    return put(folder, text.encode() + b"\n", buffer.getvalue())
+
+
+def put(folder: Path, record: bytes, predictions: bytes) -> Path:
+    """Put the bytes of a record and its predictions into a folder, beside what was there."""
+    if (folder / RECORD).exists():
+        set_aside(folder)
+    write_atomically(folder / PREDICTIONS, predictions)
+    write_atomically(folder / RECORD, record)
     return folder / RECORD
+
+
+def set_aside(folder: Path) -> Path:
+    """Move a cell's record and a copy of its predictions into a folder of their own below it."""
+    number = 1
+    while (folder / f"previous-{number}" / RECORD).exists():
+        number += 1
+    place = folder / f"previous-{number}"
+    place.mkdir(exist_ok=True)
+    if (folder / PREDICTIONS).exists():
+        shutil.copy2(folder / PREDICTIONS, place / PREDICTIONS)
+    (folder / RECORD).replace(place / RECORD)
+    return place
 
 
 def read_record(path: Path) -> dict[str, Any] | Damaged:
@@ -95,10 +131,70 @@ def read_all(results: Path) -> Iterator[tuple[Path, dict[str, Any] | Damaged]]:
         yield path, read_record(path)
 
 
-def is_done(results: Path, cell: Cell) -> bool:
-    """Tell whether a sound record of exactly this cell exists."""
+def read_done(results: Path, cell: Cell, *, since: float = 0.0) -> dict[str, Any] | Damaged | None:
+    """Read the record that makes a cell done: its own, sound, with the predictions behind it.
+
+    Records written before ``since`` (seconds of the epoch) do not count.
+    """
     path = cell_folder(results, cell) / RECORD
-    return path.exists() and not isinstance(read_record(path), Damaged)
+    if not path.exists() or path.stat().st_mtime < since:
+        return None
+    record = read_record(path)
+    if isinstance(record, Damaged):
+        return record
+    if record.get("key") != cell.key:
+        return Damaged(path, "belongs to another cell")
+    reason = wrong_predictions(path.parent, record)
+    return Damaged(path, reason) if reason else record
+
+
+def wrong_predictions(folder: Path, record: Mapping[str, Any]) -> str:
+    """Say what is wrong with the predictions beside a record, if anything."""
+    try:
+        data = (folder / PREDICTIONS).read_bytes()
+    except OSError as error:
+        return f"has no readable predictions ({error.strerror})"
+    if hashlib.sha256(data).hexdigest() != record.get("predictions_sha256"):
+        return "has predictions that do not match their checksum"
+    return ""
+
+
+def is_done(results: Path, cell: Cell, *, since: float = 0.0) -> bool:
+    """Tell whether a sound record of exactly this cell exists."""
+    return isinstance(read_done(results, cell, since=since), dict)
+
+
+def same_numbers(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether two records of a cell differ in nothing but times and machines."""
+    first, second = (
+        {key: value for key, value in record.items() if key not in ABOUT_THE_RUN}
+        for record in (one, other)
+    )
+    return first == second
+
+
+def differences(record: Mapping[str, Any], cell: Cell) -> str:
+    """Say what distinguishes a record from the cell of the same name."""
+    reasons = [
+        f"{name} changed"
+        for name, value in cell.fingerprints().items()
+        if record["fingerprints"].get(name) != value
+    ]
+    old, new = flat(record["settings"]), flat(cell.settings())
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            reasons.append(f"{name} {old.get(name)} instead of {new.get(name)}")
+    return ", ".join(reasons)
+
+
+def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """Name nested settings by their path: ``{"train": {"lr": 1}}`` is ``{"train.lr": 1}``."""
+    if not isinstance(settings, dict):
+        return {prefix: settings}
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return found
 
 
 def check_writable(results: Path) -> None:
@@ -111,49 +207,6 @@ def check_writable(results: Path) -> None:
         raise UserError(f"--results {results}: cannot be written to ({error.strerror})") from error
 
 
-def _checksum(record: dict[str, Any]) -> str:
+def _checksum(record: Mapping[str, Any]) -> str:
     content = {key: value for key, value in record.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def provenance() -> dict[str, Any]:
-    """Return the versions and the machine behind a result."""
-    packages = ("gcdbench", "torch", "torchvision", "timm", "numpy", "scipy", "pillow", "faiss-gpu")
-    return {
-        "versions": {"python": platform.python_version(), **{p: _version(p) for p in packages}},
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "git": _git(),
-    }
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(x.split(":", 1)[1].strip() for x in lines if x.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
-
-
-def _git() -> dict[str, Any] | None:
-    """Return commit and dirty flag of the checkout that the code runs from, if it is one."""
-    root = PACKAGE.parent
-    if not (root / ".git").exists():
-        return None
-
-    def ask(*arguments: str) -> str:
-        command = ["git", "-C", str(root), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        changed = ask("status", "--porcelain", "--untracked-files=no")
-        return {"commit": ask("rev-parse", "HEAD"), "dirty": bool(changed)}
-    except (OSError, subprocess.CalledProcessError):
-        return None

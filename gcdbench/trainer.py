@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
+import itertools
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +16,7 @@ from gcdbench.compose import Composed
 from gcdbench.method import Batch, Clock, Services
 from gcdbench.settings import TrainConfig
 
-log = logging.getLogger(__name__)
+Snapshot = dict[str, Any]  # tensors and plain values: what ``train`` can go on from
 
 
 class Batches(Protocol):
@@ -30,8 +30,41 @@ class Batches(Protocol):
         """Yield the batches of an epoch."""
 
 
+class Team(Protocol):
+    """The processes that train one model together."""
+
+    leads: bool  # whether this process speaks for all
+
+    def agree(self, tensors: Iterable[Tensor]) -> None:
+        """Give the tensors the values that they have in the leading process."""
+
+    def average(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Give the gradients their mean over the processes."""
+
+
+class Alone:
+    """A team of one."""
+
+    leads = True
+
+    def agree(self, tensors: Iterable[Tensor]) -> None:
+        """Agree with nobody."""
+
+    def average(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Leave the gradients alone."""
+
+
 class Diverged(RuntimeError):
     """The loss of a step is not finite."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where training stands after a step."""
+
+    clock: Clock
+    terms: dict[str, Tensor]  # of this step, on the device
+    state: Callable[[], Snapshot]  # the tensors in it are the live ones: save it, or copy it
 
 
 @dataclass(frozen=True)
@@ -41,7 +74,7 @@ class Progress:
     epoch: int
     lr: float
     terms: dict[str, float]  # mean over the epoch's steps
-    state: Callable[[], dict[str, Any]]  # makes the snapshot that ``train`` can go on from
+    state: Callable[[], Snapshot]
 
 
 def learning_rate(config: TrainConfig, epoch: int) -> float:
@@ -86,69 +119,144 @@ def train(
     *,
     seed: int,
     device: torch.device,
-    resume: dict[str, Any] | None = None,
-    on_epoch: Callable[[Progress], None] | None = None,
+    resume: Snapshot | None = None,
+    on_step: Callable[[Moment], None] = lambda moment: None,
+    on_epoch: Callable[[Progress], None] = lambda progress: None,
     forget_sweep: Callable[[], None] = lambda: None,
+    team: Team | None = None,
     label: str = "",
 ) -> None:
-    """Train a model; ``on_epoch`` hears of every epoch, ``resume`` is a snapshot it was given."""
-    optimizer = make_optimizer(model, config)
-    scaler = torch.amp.GradScaler(device.type, enabled=config.amp and device.type == "cuda")
-    first = 0
+    """Train a model; the callbacks hear of every step and epoch, and may raise to stop.
+
+    ``resume`` is a snapshot that a callback was given. All random numbers are functions of the seed
+    and the step, so a run that goes on from it is the run that was never interrupted.
+    """
+    team = Alone() if team is None else team
+    steps = loader.steps_per_epoch
+    loop = _Loop(model, config, steps, device, team)
     if resume is None:
         model.begin_fit(services)
     else:
-        first = _restore(resume, model, optimizer, scaler)
-
-    steps = loader.steps_per_epoch
-    total = (config.epochs - first) * steps
-    with tqdm(total=total, desc=label, unit="step", disable=None, leave=False) as bar:
-        for epoch in range(first, config.epochs):
-            lr = learning_rate(config, epoch)
-            for group in optimizer.param_groups:
-                group["lr"] = lr * group["scale"]
+        loop.restore(resume)
+    done = loop.epoch * steps + len(loop.history)
+    bar = tqdm(
+        total=config.epochs * steps,
+        initial=done,
+        desc=label,
+        unit="step",
+        disable=None if team.leads else True,
+        leave=False,
+    )
+    with bar:
+        for epoch in range(loop.epoch, config.epochs):
             clock = Clock(epoch, epoch * steps, config.epochs, steps, seed)
-            weights = model.begin_epoch(clock, services)
+            if loop.weights is None:
+                loop.weights = model.begin_epoch(clock, services)
+                team.agree([loop.weights, *trained_state(model).values()])
+            lr = loop.set_learning_rate(epoch)
             model.train()
             model.backbone.eval()
-            history: list[dict[str, Tensor]] = []
-            for number, batch in enumerate(loader.epoch(epoch, weights)):
+            first = len(loop.history)
+            batches = itertools.islice(loader.epoch(epoch, loop.weights), first, None)
+            for number, batch in enumerate(batches, start=first):
                 clock = Clock(epoch, epoch * steps + number, config.epochs, steps, seed)
-                history.append(_step(model, batch.to(device), clock, optimizer, scaler))
+                loop.step(batch.to(device), clock)
                 bar.update()
+                on_step(Moment(clock, loop.history[-1], loop.snapshot))
             model.eval()
             forget_sweep()
-            terms = _mean_terms(history, clock.step + 1 - len(history))
+            terms = loop.end_epoch()
             bar.set_postfix(epoch=epoch + 1, loss=f"{sum(terms.values()):.3f}", refresh=False)
-            if on_epoch is not None:
-                state = _snapshot_maker(epoch, model, optimizer, scaler)
-                on_epoch(Progress(epoch, lr, terms, state))
+            on_epoch(Progress(epoch, lr, terms, loop.snapshot))
 
 
-def _step(
-    model: Composed,
-    batch: Batch,
-    clock: Clock,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-) -> dict[str, Tensor]:
-    with torch.autocast(batch.labels.device.type, enabled=scaler.is_enabled()):
-        step = model.step(batch, clock)
-    optimizer.zero_grad(set_to_none=True)
-    scaler.scale(step.loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    with torch.no_grad():
-        model.after_step(batch, step, clock)
-    return {name: term.detach() for name, term in step.terms.items()}
+@dataclass
+class _Loop:
+    """A model on its way, and where it stands."""
+
+    model: Composed
+    config: TrainConfig
+    steps: int  # in an epoch
+    device: torch.device
+    team: Team
+    epoch: int = 0
+    weights: Tensor | None = None  # by which the epoch under way is drawn; None before its start
+    history: list[dict[str, Tensor]] = field(default_factory=list)  # terms of the epoch's steps
+
+    def __post_init__(self) -> None:
+        self.optimizer = make_optimizer(self.model, self.config)
+        mixed = self.config.amp and self.device.type == "cuda"
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=mixed)
+
+    def set_learning_rate(self, epoch: int) -> float:
+        """Set the rate of an epoch in all groups and return it."""
+        lr = learning_rate(self.config, epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr * group["scale"]
+        return lr
+
+    def step(self, batch: Batch, clock: Clock) -> None:
+        """Make one step."""
+        with torch.autocast(self.device.type, enabled=self.scaler.is_enabled()):
+            step = self.model.step(batch, clock)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scaler.scale(step.loss).backward()
+        self.team.average(self.model.parameters())
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        with torch.no_grad():
+            self.model.after_step(batch, step, clock)
+        self.history.append({name: term.detach() for name, term in step.terms.items()})
+
+    def end_epoch(self) -> dict[str, float]:
+        """Close the epoch and return the means of its terms."""
+        names, table = self.checked_history()
+        self.epoch, self.weights, self.history = self.epoch + 1, None, []
+        return dict(zip(names, table.mean(0).tolist(), strict=True))
+
+    def checked_history(self) -> tuple[list[str], Tensor]:
+        """Return the terms of the epoch's steps; raise if one of them is not finite."""
+        names, table = tabulate(self.history)
+        check_finite(names, table, first_step=self.epoch * self.steps)
+        return names, table
+
+    def snapshot(self) -> Snapshot:
+        """Return all that the rest of the run depends on."""
+        names, table = self.checked_history()
+        return {
+            "epoch": self.epoch,
+            "weights": self.weights,
+            "terms": names,
+            "history": table,
+            "model": trained_state(self.model),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take a snapshot's place."""
+        if set(trained_state(self.model)) != set(snapshot["model"]):
+            raise ValueError("the checkpoint holds other parameters than the model")
+        self.model.load_state_dict(snapshot["model"], strict=False)
+        self.optimizer.load_state_dict(snapshot["optimizer"])
+        self.scaler.load_state_dict(snapshot["scaler"])
+        self.epoch, self.weights = int(snapshot["epoch"]), snapshot["weights"]
+        rows = snapshot["history"].to(self.device)
+        self.history = [dict(zip(snapshot["terms"], row, strict=True)) for row in rows]
 
 
-def _mean_terms(history: list[dict[str, Tensor]], first_step: int) -> dict[str, float]:
-    """Average the terms of an epoch; this is its only transfer from the device."""
+def tabulate(history: list[dict[str, Tensor]]) -> tuple[list[str], Tensor]:
+    """Return the terms of some steps as names and a table (steps, terms), in one transfer."""
     names = list(dict.fromkeys(name for terms in history for name in terms))
-    table = torch.stack(
-        [torch.stack([t[n].float() if n in t else torch.zeros(()) for n in names]) for t in history]
-    ).cpu()
+    if not names:
+        return [], torch.zeros(len(history), 0)
+    zero = next(iter(history[0].values())).new_zeros((), dtype=torch.float32)
+    rows = [torch.stack([t[n].float() if n in t else zero for n in names]) for t in history]
+    return names, torch.stack(rows).cpu()
+
+
+def check_finite(names: list[str], table: Tensor, *, first_step: int) -> None:
+    """Raise if a term is not finite, naming the step and its terms."""
     bad = (~table.isfinite()).any(1).nonzero().flatten()
     if len(bad):
         row = int(bad[0])
@@ -157,36 +265,3 @@ def _mean_terms(history: list[dict[str, Tensor]], first_step: int) -> dict[str, 
             f"the loss is not finite at step {first_step + row} ({values}); "
             "a lower train.lr is the usual remedy"
         )
-    return dict(zip(names, table.mean(0).tolist(), strict=True))
-
-
-def _snapshot_maker(
-    epoch: int,
-    model: Composed,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-) -> Callable[[], dict[str, Any]]:
-    def snapshot() -> dict[str, Any]:
-        return {
-            "next_epoch": epoch + 1,
-            "model": trained_state(model),
-            "optimizer": optimizer.state_dict(),
-            "scaler": scaler.state_dict(),
-        }
-
-    return snapshot
-
-
-def _restore(
-    snapshot: dict[str, Any],
-    model: Composed,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-) -> int:
-    expected = set(trained_state(model))
-    if expected != set(snapshot["model"]):
-        raise ValueError("the checkpoint holds other parameters than the model")
-    model.load_state_dict(snapshot["model"], strict=False)
-    optimizer.load_state_dict(snapshot["optimizer"])
-    scaler.load_state_dict(snapshot["scaler"])
-    return int(snapshot["next_epoch"])

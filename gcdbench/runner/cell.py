@@ -2,54 +2,100 @@
 
 from __future__ import annotations
 
-import json
+import logging
 import math
-import resource
+import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from gcdbench import records
+from gcdbench import records, trainer
 from gcdbench.compose import compose
 from gcdbench.data.loader import Loader
 from gcdbench.evaluator import Evaluation, Sweeper, evaluate, services_for
 from gcdbench.method import Task
+from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.load import load_backbone
 from gcdbench.plan import Cell
-from gcdbench.runner import checkpoint
+from gcdbench.runner import checkpoint, journal
+from gcdbench.runner.meter import Meter, device_name
+from gcdbench.runner.provenance import provenance
+from gcdbench.runner.stop import Interrupted, Stop
+from gcdbench.runner.tracker import Tracker
 from gcdbench.tokens import BankedLoader, TokenStore
-from gcdbench.trainer import Progress, train
 
 CHECKPOINT_SECONDS = 60.0  # least time between two checkpoints
+LINE_SECONDS = 60.0  # between lines about a cell where no progress bar is seen
+log = logging.getLogger(__name__)
+
+
+class Team(trainer.Team, Protocol):
+    """The processes that run one cell together."""
+
+    size: int
+
+    def share(self, loader: Loader, device: torch.device) -> trainer.Batches:
+        """Let each process load a part of every batch."""
+
+    def split(self, backbone: Backbone) -> None:
+        """Let each process encode a part of the rows that the backbone is given."""
+
+    def follow(self, decision: bool, step: int) -> bool:
+        """Return the leading process's decision."""
+
+
+class Alone(trainer.Alone):
+    """A team of one."""
+
+    size = 1
+
+    def share(self, loader: Loader, device: torch.device) -> trainer.Batches:
+        """Load everything."""
+        return loader
+
+    def split(self, backbone: Backbone) -> None:
+        """Encode everything."""
+
+    def follow(self, decision: bool, step: int) -> bool:
+        """Follow oneself."""
+        return decision
+
+
+@dataclass
+class Setting:
+    """Where and how cells are run; nothing in it can change their numbers."""
+
+    results: Path
+    device: torch.device
+    workers: int = 0  # processes that load images
+    tensorboard: bool = False
+    since: float = 0.0  # older records do not count as done
+    stop: Stop = field(default_factory=Stop)
+    team: Team = field(default_factory=Alone)
+    store: TokenStore = field(default_factory=TokenStore)
 
 
 class CellRun:
     """One cell on its way from settings to record."""
 
-    def __init__(
-        self,
-        cell: Cell,
-        results: Path,
-        device: torch.device,
-        *,
-        workers: int = 0,
-        store: TokenStore | None = None,
-    ) -> None:
-        self.cell = cell
-        self.folder = records.cell_folder(results, cell)
-        self.device = device
+    def __init__(self, cell: Cell, setting: Setting, heart: journal.Heart) -> None:
+        self.cell, self.setting, self.heart = cell, setting, heart
+        self.folder = records.cell_folder(setting.results, cell)
+        self.meter = Meter(setting.device)
         self.curve: list[dict[str, Any]] = []
         self.problem = cell.problem()
+        config, device = cell.train, setting.device
         backbone = load_backbone(cell.backbone)
-        config = cell.train
         self.loader = Loader(
             self.problem,
             size=backbone.image_size,
             batch_size=config.batch_size,
             seed=cell.seed,
-            workers=workers,
+            workers=setting.workers,
             draws_per_epoch=config.draws_per_epoch,
         )
         task = Task(
@@ -61,59 +107,109 @@ class CellRun:
             seed=cell.seed,
         )
         self.model = compose(cell.spelling, cell.settings()["config"], task, backbone).to(device)
-        store = TokenStore() if store is None else store
-        trunk = (cell.fingerprints()["weights"], cell.backbone)
-        self.sweeper = Sweeper(self.problem, self.loader, backbone, device, store, trunk)
-        self.batches: Loader | BankedLoader = self.loader
+        # Features are shared between the cells of one problem only: in the last bits they depend on
+        # which images were computed together, and a cell must not depend on the cells before it.
+        shelf = (cell.fingerprints()["weights"], cell.backbone, self.problem.fingerprint)
+        self.sweeper = Sweeper(
+            self.problem, self.loader, backbone, device, setting.store, trunk_key=shelf
+        )
+        self.batches: trainer.Batches
         if config.view_bank and self.model.level != "images":
-            self.batches = BankedLoader(
-                self.loader, backbone, self.model.level, config.view_bank, store, trunk, device
-            )
+            bank = (self.model.level, config.view_bank, setting.store, shelf, device)
+            self.batches = BankedLoader(self.loader, backbone, *bank)
+        else:
+            self.batches = setting.team.share(self.loader, device)
+        setting.team.split(backbone)
         self.services = services_for(self.sweeper, cell.seed)
-        self._saved = time.monotonic()
+        self._saved = self._said = time.monotonic()
+        self._fresh_steps = 0
 
     def execute(self) -> dict[str, Any]:
         """Train, evaluate and write the record; an interrupted run goes on where it was."""
-        started, cpu = time.time(), time.process_time()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        resume = checkpoint.load_latest(self.folder)
+        resume = checkpoint.load_latest(self.folder, self.cell.key)
         if resume is not None:
             self.curve = resume.pop("curve")
-        train(
+            self.meter.carry(resume.pop("spent"))
+        with Tracker(self.folder, tensorboard=self.setting.tensorboard) as self.tracker:
+            self._track("start", restarts=self.meter.restarts, rows=len(self.curve))
+            self._train(resume)
+            self.heart.tell(phase="scoring", eta=None)
+            final = self._evaluate()
+            record = self._record(final)
+            if self.setting.team.leads:
+                records.write_record(self.folder, record, final.predictions)
+                checkpoint.discard(self.folder)
+            self._track("end", **{name: s["all"] for name, s in record["sets"].items()})
+        return record
+
+    def _train(self, resume: trainer.Snapshot | None) -> None:
+        self._began = time.monotonic()
+        trainer.train(
             self.model,
             self.batches,
             self.cell.train,
             self.services,
             seed=self.cell.seed,
-            device=self.device,
+            device=self.setting.device,
             resume=resume,
+            on_step=self._on_step,
             on_epoch=self._on_epoch,
             forget_sweep=self.sweeper.forget,
+            team=self.setting.team,
             label=self.cell.label,
         )
-        final = self._evaluate()
-        record = self._record(final, started, cpu)
-        records.write_record(self.folder, record, final.predictions)
-        checkpoint.discard(self.folder)
-        return record
 
-    def _on_epoch(self, progress: Progress) -> None:
+    def _on_step(self, moment: trainer.Moment) -> None:
+        clock, setting = moment.clock, self.setting
+        done, total = clock.step + 1, clock.epochs * clock.steps_per_epoch
+        self._fresh_steps += 1
+        left = (time.monotonic() - self._began) / self._fresh_steps * (total - done)
+        where = {"epoch": clock.epoch + 1, "epochs": clock.epochs, "step": done, "steps": total}
+        self.heart.tell(phase="training", eta=left, **where)
+        stop = setting.team.follow(setting.stop.asked, clock.step)
+        if setting.team.leads and (stop or self._checkpoint_is_due()):
+            self.heart.tell(loss=_loss(moment.terms))
+            self._save(done, moment.state())
+        if stop:
+            raise Interrupted
+
+    def _on_epoch(self, progress: trainer.Progress) -> None:
         row: dict[str, Any] = {"epoch": progress.epoch, "lr": progress.lr, "terms": progress.terms}
         every, number = self.cell.train.eval_every, progress.epoch + 1
         if every and number % every == 0 and number < self.cell.train.epochs:
             row["sets"] = _accuracies_only(self._evaluate())
         self.curve.append(row)
-        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"time": time.time(), **row}) + "\n")
-        last = number == self.cell.train.epochs
-        if not last and time.monotonic() - self._saved >= CHECKPOINT_SECONDS:
-            checkpoint.save(self.folder, number, {**progress.state(), "curve": self.curve})
+        self._track("epoch", **row)
+        loss = sum(progress.terms.values())
+        self.heart.tell(loss=loss)
+        self._say(number, loss)
+        if number < self.cell.train.epochs and self._checkpoint_is_due():
+            self._save(number * self.loader.steps_per_epoch, progress.state())
+
+    def _checkpoint_is_due(self) -> bool:
+        return time.monotonic() - self._saved >= CHECKPOINT_SECONDS
+
+    def _save(self, step: int, snapshot: trainer.Snapshot) -> None:
+        if self.setting.team.leads:
+            about = {"key": self.cell.key, "curve": self.curve, "spent": self.meter.read()}
+            checkpoint.save(self.folder, step, {**snapshot, **about})
             self._saved = time.monotonic()
+
+    def _track(self, event: str, **row: Any) -> None:
+        if self.setting.team.leads:
+            self.tracker.write(event, **row)
+
+    def _say(self, number: int, loss: float) -> None:
+        """Say how far the cell is, now and then, where no progress bar does."""
+        if time.monotonic() - self._said >= LINE_SECONDS and not sys.stderr.isatty():
+            epochs = self.cell.train.epochs
+            log.info("%s: epoch %d of %d, loss %.3f", self.cell.label, number, epochs, loss)
+            self._said = time.monotonic()
 
     def _evaluate(self) -> Evaluation:
         return evaluate(self.model, self.problem, self.sweeper, self.services)
 
-    def _record(self, final: Evaluation, started: float, cpu: float) -> dict[str, Any]:
+    def _record(self, final: Evaluation) -> dict[str, Any]:
         cell, problem = self.cell, self.problem
         return _without_nan(
             {
@@ -134,32 +230,22 @@ class CellRun:
                 "summary": final.summary,
                 "curve": self.curve,
                 "provenance": {
-                    **records.provenance(),
-                    "device": _device_name(self.device),
+                    **provenance(),
+                    "device": device_name(self.setting.device),
+                    "processes": self.setting.team.size,
                     "threads": torch.get_num_threads(),
                 },
-                "timing": {
-                    "started": started,
-                    "wall_seconds": time.time() - started,
-                    "cpu_seconds": time.process_time() - cpu,
-                    "peak_memory_mb": _peak_memory_mb(self.device),
-                },
+                "timing": self.meter.read(),
             }
         )
 
 
+def _loss(terms: dict[str, Tensor]) -> float:
+    return float(torch.stack([term.float() for term in terms.values()]).sum())
+
+
 def _accuracies_only(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     return {n: {k: s[k] for k in ("all", "old", "new")} for n, s in evaluation.sets.items()}
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def _peak_memory_mb(device: torch.device) -> float:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def _without_nan(value: Any) -> Any:

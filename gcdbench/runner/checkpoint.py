@@ -11,39 +11,60 @@ from typing import Any
 import torch
 
 from gcdbench.records import write_atomically
+from gcdbench.runner.journal import CHECKPOINTS
 
 log = logging.getLogger(__name__)
-MAGIC = b"gcdbench checkpoint 1\n"
+MAGIC = b"gcdbench checkpoint 2\n"
 KEPT = 2
 
 
-def save(folder: Path, epoch: int, state: dict[str, Any]) -> None:
-    """Write a checkpoint; on failure the older ones are still there."""
+class NotSaved(OSError):
+    """A checkpoint could not be written; those before it are still there."""
+
+
+def save(folder: Path, step: int, state: dict[str, Any]) -> None:
+    """Write the checkpoint after a number of steps; on failure the older ones are still there."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     payload = buffer.getvalue()
     digest = hashlib.sha256(payload).hexdigest().encode()
-    write_atomically(folder / f"checkpoint-{epoch:05d}.pt", MAGIC + digest + b"\n" + payload)
-    for old in _files(folder)[KEPT:]:
+    try:
+        write_atomically(folder / f"checkpoint-{step:08d}.pt", MAGIC + digest + b"\n" + payload)
+    except OSError as error:
+        older = files(folder)
+        rest = f"{older[0].name} is kept" if older else "there is no older one"
+        raise NotSaved(
+            f"the checkpoint after step {step} cannot be written to {folder} ({error.strerror}); "
+            f"{rest}; make room and run again"
+        ) from error
+    for old in files(folder)[KEPT:]:
         old.unlink(missing_ok=True)
 
 
-def load_latest(folder: Path) -> dict[str, Any] | None:
-    """Return the newest sound checkpoint, or None; a damaged one is reported and passed over."""
-    for path in _files(folder):
+def load_latest(folder: Path, key: str) -> dict[str, Any] | None:
+    """Return a cell's newest sound checkpoint, or None; others are reported and passed over."""
+    for path in files(folder):
         try:
-            return _load(path)
-        except (OSError, ValueError, RuntimeError, EOFError) as error:
-            log.warning("%s is passed over: %s", path, error)
+            state = _load(path)
+            if state.pop("key", None) != key:
+                raise ValueError("it belongs to another cell")
         except Exception as error:  # what the unpickler refuses comes in many types
-            log.warning("%s is passed over: %s", path, str(error).splitlines()[0])
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            log.warning("%s is passed over: %s", path, reason)
+            continue
+        return state
     return None
 
 
 def discard(folder: Path) -> None:
     """Remove all checkpoints of a cell that is done."""
-    for path in _files(folder):
+    for path in files(folder):
         path.unlink(missing_ok=True)
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the checkpoints of a cell, the newest first."""
+    return sorted(folder.glob(CHECKPOINTS), reverse=True)
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -53,8 +74,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise ValueError("not a checkpoint of this format")
     if hashlib.sha256(data[head:]).hexdigest().encode() != data[len(MAGIC) : head - 1]:
         raise ValueError("it does not match its checksum")
-    return torch.load(io.BytesIO(data[head:]), map_location="cpu", weights_only=True)
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("checkpoint-*.pt"), reverse=True)
+    state = torch.load(io.BytesIO(data[head:]), map_location="cpu", weights_only=True)
+    if not isinstance(state, dict):
+        raise ValueError("it holds no dictionary")
+    return state

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
+import time
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
 from gcdbench import records
 from gcdbench.errors import UserError
 from gcdbench.plan import Cell
-from gcdbench.runner.cell import CellRun
+from gcdbench.runner import journal
+from gcdbench.runner.cell import CellRun, Setting
 from gcdbench.tokens import TokenStore
 
+WAIT_SECONDS = 2.0  # before asking again for cells that another run holds
 log = logging.getLogger(__name__)
 
 
@@ -26,6 +31,14 @@ class Outcome:
     trained: list[Cell] = field(default_factory=list)
     skipped: list[Cell] = field(default_factory=list)
     failed: list[tuple[Cell, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What became of one cell; busy: another run has it."""
+
+    kind: Literal["trained", "skipped", "failed", "busy"]
+    message: str = ""
 
 
 def choose_device(name: str) -> torch.device:
@@ -41,32 +54,119 @@ def choose_device(name: str) -> torch.device:
 
 
 def run_cells(
-    cells: Sequence[Cell], results: Path, *, device: torch.device, workers: int = 0
+    cells: Sequence[Cell], results: Path, *, device: torch.device, workers: int = 0, **more: Any
 ) -> Outcome:
     """Run all cells without a record; a cell that fails does not stop the others."""
     records.check_writable(results)
-    outcome, store = Outcome(), TokenStore()
-    for number, cell in enumerate(cells, start=1):
-        if records.is_done(results, cell):
-            outcome.skipped.append(cell)
+    setting = Setting(results, device, workers=workers, **more)
+    with setting.stop:
+        return work_off(cells, Solo(setting))
+
+
+class Solo:
+    """Runs one cell after the other, here and now."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._dataset = ""
+
+    def __call__(self, cell: Cell) -> Attempt:
+        """Run a cell, with the features of the last one if it was of the same dataset."""
+        self.setting.stop.check()
+        if cell.dataset != self._dataset:
+            self.setting = replace(self.setting, store=TokenStore())
+            self._dataset = cell.dataset
+        return attempt(cell, self.setting)
+
+
+def work_off(cells: Sequence[Cell], run: Callable[[Cell], Attempt]) -> Outcome:
+    """Run all cells; those that another run holds are asked for again when the others are done."""
+    outcome, queue, held, told = Outcome(), deque(cells), 0, False
+    while queue:
+        cell = queue.popleft()
+        result = run(cell)
+        if result.kind == "busy":
+            queue.append(cell)
+            held += 1
+            if held == len(queue):
+                if not told:
+                    log.info("waiting for %d cells that another run is training", len(queue))
+                held, told = 0, True
+                time.sleep(WAIT_SECONDS)
             continue
-        log.info("[%d/%d] %s", number, len(cells), cell.label)
-        try:
-            record = CellRun(cell, results, device, workers=workers, store=store).execute()
-        except Exception as error:
-            message = f"{type(error).__name__}: {error}"
-            folder = records.cell_folder(results, cell)
-            if folder.is_dir():
-                (folder / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
-            outcome.failed.append((cell, message))
-            log.error("[%d/%d] %s failed: %s", number, len(cells), cell.label, message)
-            continue
-        outcome.trained.append(cell)
-        scores = ", ".join(
-            f"{name} {100 * s['all']:.1f}"
-            for name, s in record["sets"].items()
-            if s["role"] != "unseen" and "/" not in name
-        )
-        seconds = record["timing"]["wall_seconds"]
-        log.info("[%d/%d] %s: %s (%.0f s)", number, len(cells), cell.label, scores, seconds)
+        held = 0
+        note(outcome, cell, result, len(cells))
     return outcome
+
+
+def note(outcome: Outcome, cell: Cell, result: Attempt, total: int) -> None:
+    """Add a result to the outcome and say it."""
+    if result.kind == "skipped":
+        outcome.skipped.append(cell)
+        return
+    number = len(outcome.trained) + len(outcome.failed) + len(outcome.skipped) + 1
+    if result.kind == "failed":
+        outcome.failed.append((cell, result.message))
+        log.error("[%d/%d] %s failed: %s", number, total, cell.label, result.message)
+    else:
+        outcome.trained.append(cell)
+        log.info("[%d/%d] %s: %s", number, total, cell.label, result.message)
+
+
+def attempt(cell: Cell, setting: Setting) -> Attempt:
+    """Run one cell under its lock, unless it is done; a failure is noted in its folder."""
+    folder = records.cell_folder(setting.results, cell)
+    if records.is_done(setting.results, cell, since=setting.since):
+        return Attempt("skipped")
+    try:
+        with journal.locked(folder):
+            # somebody may have finished it between the two lines above
+            if records.is_done(setting.results, cell, since=setting.since):
+                return Attempt("skipped")
+            return _run_locked(cell, setting, folder)
+    except journal.Busy:
+        return Attempt("busy")
+
+
+def _run_locked(cell: Cell, setting: Setting, folder: Path) -> Attempt:
+    records.clean_up(folder)
+    before = records.read_done(setting.results, cell)
+    log.info("%s", cell.label)
+    try:
+        with journal.Heart(folder, key=cell.key, phase="preparing") as heart:
+            record = CellRun(cell, setting, heart).execute()
+    except Exception as error:
+        message = explain(error)
+        journal.note_failure(folder, message, traceback.format_exc())
+        return Attempt("failed", message)
+    journal.forget_failure(folder)
+    return Attempt("trained", _summary(record, before, setting, cell))
+
+
+def explain(error: Exception) -> str:
+    """Turn an error of a cell into a sentence; out of memory comes with what to turn."""
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, torch.OutOfMemoryError):
+        return (
+            f"the device is out of memory ({str(error).splitlines()[0]}); lower train.batch_size, "
+            "or give one cell several devices (--nproc-per-node)"
+        )
+    if isinstance(error, MemoryError) or "can't allocate memory" in text:
+        return f"the machine is out of memory ({text}); lower --jobs, --workers or train.view_bank"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{text}; what was saved before is kept: run again to go on from there"
+    return text
+
+
+def _summary(record: dict[str, Any], before: Any, setting: Setting, cell: Cell) -> str:
+    scores = ", ".join(
+        f"{name} {100 * s['all']:.1f}"
+        for name, s in record["sets"].items()
+        if s["role"] != "unseen" and "/" not in name
+    )
+    text = f"{scores} ({record['timing']['wall_seconds']:.0f} s)"
+    if isinstance(before, dict):
+        now = records.read_done(setting.results, cell)
+        same = isinstance(now, dict) and records.same_numbers(before, now)
+        text += ", the same numbers as before" if same else ", NOT the numbers of the record before"
+    return text

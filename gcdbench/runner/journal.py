@@ -1,0 +1,144 @@
+"""What a cell's folder tells while the cell is not done: lock, signs of life, failure, job.
+
+Every process that works on a results folder reads and writes the same few files, so that several
+runs share the work and ``status`` needs nobody's memory. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from gcdbench.records import write_atomically
+
+LOCK = "lock"
+PROGRESS = "progress.json"
+FAILURE = "failure.json"
+JOB = "job.json"
+TRACEBACK = "error.log"
+LOG = "log.jsonl"
+CHECKPOINTS = "checkpoint-*.pt"  # the number is that of the steps before it
+BEAT_SECONDS = 5.0
+DEAD_SECONDS = 120.0  # without a sign of life on another machine, which cannot be asked
+log = logging.getLogger(__name__)
+
+
+class Busy(Exception):
+    """Another process works on the cell."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a cell alone; the system frees it when the process dies, however it dies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise Busy from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class Heart:
+    """Tells the world, every few seconds, that a cell is being worked on and how far it is."""
+
+    def __init__(self, folder: Path, **facts: Any) -> None:
+        self.path = folder / PROGRESS
+        self.facts: dict[str, Any] = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "born": process_birth(os.getpid()),
+            "started": time.time(),
+            **facts,
+        }
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Heart:
+        self.beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def tell(self, **facts: Any) -> None:
+        """Change what is told; it is written with the next beat."""
+        self.facts = {**self.facts, **facts}  # a new one: the thread may be reading the old one
+
+    def beat(self) -> None:
+        """Write the facts now; a full disk is told by those who write what matters."""
+        temporary = self.path.with_name(f".{PROGRESS}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            text = json.dumps({**self.facts, "updated": time.time()})
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(self.path)
+
+    def _run(self) -> None:
+        while not self._stop.wait(BEAT_SECONDS):
+            self.beat()
+
+
+def process_birth(pid: int) -> str:
+    """Return when a process was started, which tells it from a later one of the same number."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[19]
+
+
+def lives(progress: dict[str, Any]) -> bool:
+    """Tell whether the process that wrote a sign of life still runs, as far as can be known."""
+    if progress.get("host") != socket.gethostname():
+        return time.time() - float(progress.get("updated", 0)) < DEAD_SECONDS
+    pid = int(progress.get("pid", 0))
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it lives, as somebody else's
+        pass
+    return process_birth(pid) == progress.get("born")
+
+
+def note_failure(folder: Path, message: str, details: str = "") -> None:
+    """Note why a cell failed, for ``status``; the traceback goes into a file of its own."""
+    facts = {"message": message, "time": time.time(), "host": socket.gethostname()}
+    try:
+        write_atomically(folder / FAILURE, json.dumps(facts).encode())
+        if details:
+            (folder / TRACEBACK).write_text(details, encoding="utf-8")
+    except OSError as error:
+        log.warning("%s: the failure cannot be noted (%s)", folder, error.strerror)
+
+
+def forget_failure(folder: Path) -> None:
+    """Remove the notes of an earlier failure."""
+    for name in (FAILURE, TRACEBACK):
+        (folder / name).unlink(missing_ok=True)
+
+
+def read(folder: Path, name: str) -> dict[str, Any] | None:
+    """Read a note, or None where there is none that can be read."""
+    try:
+        value = json.loads((folder / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
