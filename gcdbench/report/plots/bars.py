@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from gcdbench.report.board import Board
 from gcdbench.report.collect import SPLITS
@@ -23,7 +25,8 @@ def bars(board: Board) -> Figure:
     table, methods = board.collection.table, board.rows
     look = looks(methods)
     datasets = [d for d in board.collection.datasets if board.sets_of(d)]
-    colours = {method: look[method].colour for method in methods}
+    colours = {method: kind.colour for method, kind in look.items()}
+    hatches = {kind.colour: kind.hatch for kind in look.values()}
     with drawing():
         widths = [len(board.sets_of(dataset)) for dataset in datasets]
         figure = sheet(1.9 + 0.16 * sum(widths) * (len(methods) + 1.5), 5.4)
@@ -49,9 +52,9 @@ def bars(board: Board) -> Figure:
                     legend=False,
                     ax=axis,
                 )
-                for bars_of, method in zip(axis.containers, methods, strict=True):
-                    for bar in bars_of:
-                        bar.set(hatch=look[method].hatch, edgecolor="white", linewidth=0.4)
+                for bar in axis.patches:
+                    hatch = hatches[to_hex(bar.get_facecolor()).upper()]
+                    bar.set(hatch=hatch, edgecolor="white", linewidth=0.4)
                 _mark_missing(
                     axis,
                     [[board.lookup[dataset, name, split, m] for m in methods] for name in order],
@@ -64,8 +67,11 @@ def bars(board: Board) -> Figure:
         panels[0, 0].set_ylim(0, min(100, 10 * np.ceil(top / 10)))
         for axis, dataset in zip(panels[0], datasets, strict=True):
             axis.set_title(dataset_title(dataset))
-        handles = [(c[0], method_title(m)) for c, m in zip(axis.containers, methods, strict=True)]
-        figure.legend(*zip(*handles, strict=True), loc="outside right upper")
+        handles = [
+            Patch(facecolor=kind.colour, hatch=kind.hatch, edgecolor="white", label=method_title(m))
+            for m, kind in look.items()
+        ]
+        figure.legend(handles=handles, loc="outside right upper")
     return figure
 
 
