@@ -17,7 +17,9 @@ from typing import Any, NoReturn
 
 from gcdbench import __version__, registry, tools
 from gcdbench.config import parse_assignments
+from gcdbench.data import commands as data
 from gcdbench.errors import UserError
+from gcdbench.report import commands as reports
 
 EXAMPLES = """examples:
   gcdbench run --suite drawshift --methods simgcd gcd     train, score, print the leaderboard
@@ -82,14 +84,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_request(plan)
     plan.add_argument("--json", action="store_true", help="for programs")
 
-    board = verb("leaderboard", _leaderboard, "write the leaderboard of the recorded cells")
-    _add_request(board)
-    board.add_argument("--format", choices=("md", "csv"), default="md", help="printed to stdout")
-    board.add_argument("--out", type=Path, help="folder (default: RESULTS/leaderboard)")
-
-    plot = verb("plot", _plot, "draw the accuracies of the recorded cells")
-    _add_request(plot)
-    plot.add_argument("--out", type=Path, help="folder (default: RESULTS/leaderboard)")
+    for name, add, function in (
+        ("leaderboard", reports.add_leaderboard, reports.leaderboard),
+        ("plot", reports.add_plot, reports.plot),
+        ("report", reports.add_report, reports.report),
+    ):
+        sub = verb(name, _with_request(function), _first_line(function))
+        _add_request(sub)
+        add(sub)
+    data.add_parser(verbs)
 
     for name, add, function in (
         ("list", tools.add_list, tools.list_),
@@ -105,7 +108,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _first_line(function: Callable[[Any], int]) -> str:
+def _with_request(function: Callable[[Any, Any], int]) -> Callable[[Any], int]:
+    return lambda arguments: function(arguments, _request(arguments))
+
+
+def _first_line(function: Callable[..., int]) -> str:
     text = (function.__doc__ or "").strip().splitlines()[0].rstrip(".")
     return text[0].lower() + text[1:]
 
@@ -160,26 +167,11 @@ def _run(arguments: argparse.Namespace) -> int:
         requested = dataclasses.replace(
             request, methods=tuple(dict.fromkeys(c.spelling.text for c in cells))
         )
-        _publish(requested, arguments)
+        reports.publish(arguments, requested)
     if outcome.failed:
         log.error("%d of %d cells failed", len(outcome.failed), len(cells))
         return 1
     return 0
-
-
-def _publish(request: Any, arguments: argparse.Namespace) -> None:
-    """Write leaderboard and plot, and print the leaderboard."""
-    from gcdbench.plan import Suite
-    from gcdbench.report import leaderboard, plots
-    from gcdbench.report.collect import collect
-
-    suite = Suite.load(request.suite).name + ("-quick" if request.quick else "")
-    folder = getattr(arguments, "out", None) or arguments.results / "leaderboard"
-    collection = collect(request, arguments.results)
-    paths = leaderboard.write(collection, suite, folder)
-    paths.append(plots.write(plots.bars(collection, suite), folder / f"{suite}.png"))
-    print(leaderboard.to_markdown(collection, suite))
-    log.info("written: %s", ", ".join(map(str, paths)))
 
 
 def _plan(arguments: argparse.Namespace) -> int:
@@ -205,37 +197,4 @@ def _plan(arguments: argparse.Namespace) -> int:
         place = f"{row['dataset']:<20} {row['method']:<24} seed {row['seed']:<4}"
         print(f"{place} {row['key']}  {state}")
     print(f"{len(rows)} cells, {sum(bool(row['done']) for row in rows)} done")
-    return 0
-
-
-def _leaderboard(arguments: argparse.Namespace) -> int:
-    from gcdbench.plan import Suite
-    from gcdbench.report import leaderboard
-    from gcdbench.report.collect import collect
-
-    request = _request(arguments)
-    suite = Suite.load(request.suite).name + ("-quick" if request.quick else "")
-    collection = collect(request, arguments.results)
-    if not collection.records:
-        raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
-    folder = arguments.out or arguments.results / "leaderboard"
-    paths = leaderboard.write(collection, suite, folder)
-    text = leaderboard.to_csv(collection)
-    print(text if arguments.format == "csv" else leaderboard.to_markdown(collection, suite), end="")
-    log.info("written: %s", ", ".join(map(str, paths)))
-    return 0
-
-
-def _plot(arguments: argparse.Namespace) -> int:
-    from gcdbench.plan import Suite
-    from gcdbench.report import plots
-    from gcdbench.report.collect import collect
-
-    request = _request(arguments)
-    suite = Suite.load(request.suite).name + ("-quick" if request.quick else "")
-    collection = collect(request, arguments.results)
-    if not collection.records:
-        raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
-    folder = arguments.out or arguments.results / "leaderboard"
-    print(plots.write(plots.bars(collection, suite), folder / f"{suite}.png"))
     return 0

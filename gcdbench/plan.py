@@ -33,7 +33,9 @@ _OUTSIDE_FILES = {
     *("plan.py", "records.py", "registry.py", "tools.py"),
 }
 _SECTIONS = {"train", "backbone", "methods", "techniques"}
-_SUITE_KEYS = _SECTIONS | {"description", "seeds", "datasets", "default_methods", "quick"}
+_SUITE_KEYS = _SECTIONS | {
+    *("description", "seeds", "datasets", "default_methods", "quick", "extends"),
+}
 _DATASET_KEYS = _SECTIONS | {"source", "config", "limit"}
 
 
@@ -85,6 +87,10 @@ class Suite:
             _check_keys(entry, _DATASET_KEYS, f"{path}: datasets.{dataset}")
             if "source" not in entry:
                 raise UserError(f"{path}: datasets.{dataset} needs a 'source'")
+        if "extends" in data:
+            base = cls.load(str(data["extends"])).data
+            inherited = {key: base[key] for key in base if key in _SECTIONS | {"quick"}}
+            data = merge(inherited, data)
         return cls(path.stem, data)
 
     @property

@@ -127,6 +127,16 @@ def test_a_malformed_suite_is_refused(tmp_path, text, sentence):
         Suite.load(str(path))
 
 
+def test_a_suite_may_start_from_the_settings_of_another(tmp_path, suite):
+    path = tmp_path / "other.yaml"
+    path.write_text(
+        f"extends: {suite}\ndefault_methods: [simgcd]\ntrain: {{epochs: 9}}\n"
+        "datasets: {c: {source: drawshift}}\n"
+    )
+    (cell,) = make_cells(Request(str(path)))
+    assert (cell.dataset, cell.seed, cell.train.epochs, cell.train.lr) == ("c", 0, 9, 0.2)
+
+
 @pytest.mark.parametrize("name", plan.suites())
 def test_every_shipped_suite_is_well_formed(name):
     suite = Suite.load(name)
