@@ -67,6 +67,7 @@ def semi_supervised_kmeans(
         init: how new centres start. ``"k-means++"``, as published: single points. ``"greedy"``:
             the best of ``2 + log k`` such points at a time, as scikit-learn does. ``"means"``:
             means of the neighbourhoods of such points, as a labelled class starts from a mean.
+            ``"random"``: any points, as faiss does.
         device: where to compute; the device of ``unlabelled`` if None.
         normalise: scale every row to unit length first, as GCD does with its features.
         spherical: scale every centre to unit length, too: rows go to the centre of highest cosine.

@@ -1,4 +1,4 @@
-"""Choose where k-means starts: class means for labelled classes, k-means++ for the others."""
+"""Choose where k-means starts: class means for labelled classes, rows for the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gcdbench.nearest import Nearest, blocks, squared_gaps, squared_lengths
 
-Init = Literal["k-means++", "greedy", "means"]
+Init = Literal["k-means++", "greedy", "means", "random"]
 MEMORY = 128 * 2**20  # bytes that restarts walking in step may take
 
 
@@ -41,6 +41,12 @@ def starts(
         keep: whether to hand on the scores, which take ``4 n k`` bytes.
     """
     new, blind = k - len(means), not len(means)
+    if init == "random":
+        random = np.random.RandomState(seed)
+        for _ in range(n_init):
+            rows = np.resize(random.permutation(len(x)), new)
+            yield Start(torch.cat([means, x[torch.as_tensor(rows, device=x.device)]]), None)
+        return
     trials = 2 + int(math.log(k)) if init == "greedy" else 1
     first, draws = _draw(n_init, new - blind, trials, rows=len(x) if blind else 0, seed=seed)
     keep = keep and init != "means"
@@ -54,15 +60,15 @@ def starts(
         here = slice(at, at + group)
         places = (torch.as_tensor(part[here], device=x.device) for part in (first, draws))
         picks, products = _walk(x, lengths, gap, *places, keep=keep)
-        for restart, rows in enumerate(picks):
+        for restart, pick in enumerate(picks):
             if init == "means":
-                seeds = _neighbourhoods(x, lengths, rows, 2 * len(x) // k)
+                seeds = _neighbourhoods(x, lengths, pick, 2 * len(x) // k)
                 yield Start(torch.cat([means, seeds]), None)
                 continue
             scores = None
             if keep:
-                scores = torch.cat([known, products[restart].T - 0.5 * lengths[rows]], 1)
-            yield Start(torch.cat([means, x[rows]]), scores)
+                scores = torch.cat([known, products[restart].T - 0.5 * lengths[pick]], 1)
+            yield Start(torch.cat([means, x[pick]]), scores)
 
 
 def _draw(

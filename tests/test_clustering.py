@@ -14,7 +14,7 @@ from gcdbench.clustering import KMeansResult, assign, semi_supervised_kmeans
 GOLDEN = Path(__file__).parent / "golden"
 CASES = json.loads((GOLDEN / "gcd_ssk.json").read_text())
 EDGE = json.loads((GOLDEN / "gcd_ssk_edge.json").read_text())
-INITS = ["k-means++", "greedy", "means"]
+INITS = ["k-means++", "greedy", "means", "random"]
 
 
 def golden(case: str, field: str, file: str = "gcd_ssk") -> np.ndarray:
@@ -246,7 +246,7 @@ def test_one_cluster_takes_all() -> None:
         ({"k": 1}, "k is 1, below the 2 labelled classes"),
         ({"n_init": 0}, "n_init"),
         ({"max_iter": 0}, "max_iter"),
-        ({"init": "random"}, "init 'random' is unknown"),
+        ({"init": "best"}, "init 'best' is unknown"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(change: dict, message: str) -> None:

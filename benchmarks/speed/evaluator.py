@@ -161,7 +161,7 @@ def compare_with_libraries(n: int, d: int, k: int, *, restarts: int, rounds: int
     competitors = {
         f"gcdbench {kind}{init}": partial(run, init)
         for kind, run in (("semi-supervised, ", anchored), ("plain, ", plain))
-        for init in ("k-means++", "greedy", "means")
+        for init in ("k-means++", "greedy", "means", "random")
     }
     competitors |= {"faiss.Kmeans": with_faiss, "scikit-learn": with_scikit}
     timings = take_turns(competitors, rounds)
