@@ -18,11 +18,11 @@ class Chance(Protocol):
         """Draw `count` integers over the whole range of an unsigned type such as "<u2"."""
         ...
 
-    def normal(self, shape: tuple[int, int]) -> np.ndarray:
+    def normal(self, shape: tuple[int, ...]) -> np.ndarray:
         """Draw standard normal deviates in single precision."""
         ...
 
-    def uniform(self, shape: tuple[int, int]) -> np.ndarray:
+    def uniform(self, shape: tuple[int, ...]) -> np.ndarray:
         """Draw numbers evenly from (-1, 1) in single precision."""
         ...
 
@@ -50,10 +50,10 @@ class Bits:
         words = -(-count * np.dtype(dtype).itemsize // 8)
         return self._source.random_raw(words).astype("<u8", copy=False).view(dtype)[:count]
 
-    def normal(self, shape: tuple[int, int]) -> np.ndarray:
+    def normal(self, shape: tuple[int, ...]) -> np.ndarray:
         return np.take(_normal_quantiles(), self.integers(math.prod(shape), "<u2")).reshape(shape)
 
-    def uniform(self, shape: tuple[int, int]) -> np.ndarray:
+    def uniform(self, shape: tuple[int, ...]) -> np.ndarray:
         draws = self.integers(math.prod(shape), "<u2").astype(np.float32)
         draws *= np.float32(2.0**-15)
         draws -= np.float32(1 - 2.0**-16)

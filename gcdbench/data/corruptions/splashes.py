@@ -32,10 +32,10 @@ def spatter(image: np.ndarray, severity: int, chance: Chance) -> np.ndarray:
 
 
 def _add_water(image: np.ndarray, relief: np.ndarray, strength: float) -> np.ndarray:
-    wet = np.flatnonzero(relief)
+    wet = np.flatnonzero(relief > 0)
     if wet.size == 0:
         return image.copy()
-    light = relief.ravel()[wet] * np.float32(strength / relief.max())
+    light = relief.ravel()[wet] * np.float32(strength / float(relief.max()))
     return _splash(image, wet, np.float32(1), light, WATER)
 
 
@@ -84,16 +84,27 @@ def bevel(drops: np.ndarray) -> np.ndarray:
     """Light the rims of drops: emboss the distance to their edges, as an 8-bit plane."""
     distance = chamfer_distance(canny(drops, low=50, high=150), reach=20)
     height = equalise((_box_sum(distance) / 9).astype(np.uint8))
-    padded = np.pad(height, 1, mode="reflect").astype(np.int16)
+    padded = _framed(height, inset=1).astype(np.int16)
     middle, right, below = padded[1:-1, 1:-1], padded[1:-1, 2:], padded[2:, 1:-1]
     left, above, corner = padded[1:-1, :-2], padded[:-2, 1:-1], padded[:-2, :-2]
     lit = middle + right + below + 2 * padded[2:, 2:] - left - above - 2 * corner
     return np.rint(_box_sum(np.clip(lit, 0, 255)) / np.float32(9)).astype(np.uint8)
 
 
+def _framed(plane: np.ndarray, *, inset: int) -> np.ndarray:
+    """Put a frame of one around a plane: its outermost values (inset 0) or those next to them."""
+    height, width = plane.shape
+    down, across = min(inset, height - 1), min(inset, width - 1)
+    framed = np.empty((height + 2, width + 2), dtype=plane.dtype)
+    framed[1:-1, 1:-1] = plane
+    framed[0, 1:-1], framed[-1, 1:-1] = plane[down], plane[-1 - down]
+    framed[:, 0], framed[:, -1] = framed[:, 1 + across], framed[:, -2 - across]
+    return framed
+
+
 def _box_sum(plane: np.ndarray) -> np.ndarray:
     """Sum every 3 x 3 neighbourhood, mirrored at the border without repeating it."""
-    padded = np.pad(plane, 1, mode="reflect")
+    padded = _framed(plane, inset=1)
     rows = padded[:-2] + padded[1:-1] + padded[2:]
     return rows[:, :-2] + rows[:, 1:-1] + rows[:, 2:]
 
@@ -112,7 +123,7 @@ def canny(plane: np.ndarray, *, low: int, high: int) -> np.ndarray:
     """Mark the edges of an 8-bit plane (Canny; 3 x 3 Sobel, |dx| + |dy| as the strength)."""
     height, width = plane.shape
     stride = width + 2  # all is kept with a border of one, so that flat steps reach neighbours
-    padded = np.pad(plane, 1, mode="edge").astype(np.int16)
+    padded = _framed(plane, inset=0).astype(np.int16)
     rows = padded[:-2] + 2 * padded[1:-1] + padded[2:]
     columns = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
     dx, dy = np.zeros((2, height + 2, stride), dtype=np.int16)

@@ -6,6 +6,7 @@ import math
 from functools import lru_cache
 
 import numpy as np
+from scipy import sparse
 
 from gcdbench.data.corruptions.chance import Chance
 from gcdbench.data.corruptions.ice import FrostSource
@@ -27,7 +28,7 @@ def snow(image: np.ndarray, severity: int, chance: Chance) -> np.ndarray:
     height, width, _ = image.shape
     shown = shown_length(height, factor), shown_length(width, factor)
     noise = chance.normal(shown) * np.float32(spread) + np.float32(mean)
-    rows, columns = (zoom_taps(length, factor).operator(length) for length in shown)
+    rows, columns = (_enlarging(length, factor) for length in shown)
     flakes = np.minimum(separable(rows, columns, noise), 1)
     flakes *= flakes >= threshold
     angle = chance.between(-135, -45)
@@ -42,6 +43,11 @@ def snow(image: np.ndarray, severity: int, chance: Chance) -> np.ndarray:
     x += pale
     x += per_channel(flakes + flakes[::-1, ::-1])
     return np.clip(x, 0, 255, out=x).astype(np.uint8)
+
+
+@lru_cache(maxsize=64)
+def _enlarging(length: int, factor: float) -> sparse.csr_array:
+    return zoom_taps(length, factor).operator(length)
 
 
 def per_channel(plane: np.ndarray) -> np.ndarray:
@@ -91,24 +97,33 @@ def plasma(size: int, decay: float, chance: Chance) -> np.ndarray:
     """
     grid = np.zeros((1, 1), dtype=np.float32)
     reach = 100.0**2
-    while len(grid) < size:
-        below, right = np.roll(grid, -1, axis=0), np.roll(grid, -1, axis=1)
-        square = _jitter(grid + below, right + np.roll(below, -1, axis=1), reach, chance)
-        across = _jitter(square + np.roll(square, 1, axis=0), grid + right, reach, chance)
-        down = _jitter(square + np.roll(square, 1, axis=1), grid + below, reach, chance)
-        fine = np.empty((2 * len(grid), 2 * len(grid)), dtype=np.float32)
+    while (length := len(grid)) < size:
+        jitter = chance.uniform((3, length, length))
+        jitter *= np.float32(reach)
+        corners = _wrapped(grid)
+        below, right = corners[1:, :-1], corners[:-1, 1:]
+        square = _mean(grid, below, right, corners[1:, 1:]) + jitter[0]
+        centres = _wrapped(square[::-1, ::-1])[::-1, ::-1]
+        fine = np.empty((2 * length, 2 * length), dtype=np.float32)
         fine[::2, ::2], fine[1::2, 1::2] = grid, square
-        fine[::2, 1::2], fine[1::2, ::2] = across, down
+        fine[::2, 1::2] = _mean(square, centres[:-1, 1:], grid, right) + jitter[1]
+        fine[1::2, ::2] = _mean(square, centres[1:, :-1], grid, below) + jitter[2]
         grid, reach = fine, reach / decay**2
     grid -= grid.min()
     grid /= grid.max()
     return grid
 
 
-def _jitter(two: np.ndarray, other_two: np.ndarray, reach: float, chance: Chance) -> np.ndarray:
-    mean = (two + other_two) * np.float32(0.25)
-    mean += chance.uniform(mean.shape) * np.float32(reach)
-    return mean
+def _wrapped(plane: np.ndarray) -> np.ndarray:
+    """Repeat the first row and the first column of a square plane at its end."""
+    wrapped = np.empty((len(plane) + 1, len(plane) + 1), dtype=plane.dtype)
+    wrapped[:-1, :-1], wrapped[-1, :-1] = plane, plane[0]
+    wrapped[:, -1] = wrapped[:, 0]
+    return wrapped
+
+
+def _mean(one: np.ndarray, two: np.ndarray, three: np.ndarray, four: np.ndarray) -> np.ndarray:
+    return (one + two + (three + four)) * np.float32(0.25)
 
 
 def frost_over(image: np.ndarray, severity: int, chance: Chance, source: FrostSource) -> np.ndarray:
