@@ -1,7 +1,7 @@
 """Train the embedded backbone's blocks on a corpus of drawings of other concepts.
 
     python benchmarks/embedded/pretrain.py --corpus corpus.zip --stem efficientnet-lite0.pth \
-        --cache DIR --out embedded.safetensors --epochs 6
+        --cache DIR --out embedded.safetensors --epochs 1
 
 The stem (EfficientNet-Lite0, trained on ImageNet) stays frozen, so a second process redraws the
 drawings in random styles and runs the stem ahead of the training; what it makes is kept in shards
@@ -14,156 +14,46 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import io
 import math
-import multiprocessing
 import platform
-import re
 import sys
-import time
-import zipfile
-from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import pandas as pd
-import PIL.Image
 import timm
 import torch
 from safetensors.torch import save_file
-from styles import fill_shapes, flip, restyle
+from shards import SHARD, Corpus, Shards, read_corpus, read_lite0, shards_per_epoch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from gcdbench.nn.embedded import IMAGE_SIZE, MEAN, STD, build_embedded
+from gcdbench.nn.embedded import build_embedded
 
-SHARD = 4096  # drawings per shard of stem outputs
-STEM_BATCH = 128
-# Sketches and icons of one thing share a concept; most have the same name, these do not.
-SYNONYMS = {
-    "coffee-cup": "coffee",
-    "eyeglasses": "glasses",
-    "flying-saucer": "ufo",
-    "hamburger": "burger",
-    "motorbike": "motorcycle",
-    "paint-can": "paint-bucket",
-    "skateboard": "skateboarding",
-    "smiley-face": "smile",
-    "teddy-bear": "bear",
-    "tennis-racquet": "tennis",
-}
-DIRECTED = re.compile(r"left|right|back|forward|next|previous|undo|redo|reply|log|exit")
+START_SHARDS = 3  # shards from which the prototypes start
+WARMUP = 50  # steps
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """Drawings (n, 4, h, w) in bytes, their concepts, and which of them may be mirrored."""
+@torch.no_grad()
+def start_from_stem(trunk: VisionTransformer, maps: Tensor) -> None:
+    """Start the trunk so that its class token holds the mean of the stem's standardised map.
 
-    drawings: np.ndarray
-    concepts: np.ndarray
-    mirror: np.ndarray
-
-    @property
-    def num_concepts(self) -> int:
-        return int(self.concepts.max()) + 1
-
-
-def concept_name(name: str) -> str:
-    """Return the name under which sketches and icons of one thing meet."""
-    name = name.removeprefix("quickdraw:").removeprefix("The ").lower().replace(" ", "-")
-    return SYNONYMS.get(name, name)
-
-
-def read_corpus(archive: Path, cache: Path) -> Corpus:
-    """Read the corpus; its decoded drawings are kept in ``cache`` for the next time."""
-    with zipfile.ZipFile(archive) as files:
-        index = pd.read_csv(files.open("index.csv"))
-        decoded = cache / "drawings.npy"
-        if not decoded.exists():
-            save_whole(decoded, decode(files, list(index["path"])))
-    names = index["name"].map(concept_name)
-    concepts, _ = pd.factorize(names)
-    mirror = ~names.str.contains(DIRECTED).to_numpy()
-    return Corpus(np.load(decoded, mmap_mode="r"), concepts.astype(np.int64), mirror)
-
-
-def decode(files: zipfile.ZipFile, paths: list[str]) -> np.ndarray:
-    """Decode the drawings and add their filled shapes as a fourth channel."""
-    drawings = np.empty((len(paths), 4, IMAGE_SIZE, IMAGE_SIZE), dtype=np.uint8)
-    for i, path in enumerate(tqdm(paths, desc="decode")):
-        image = PIL.Image.open(io.BytesIO(files.read(path))).convert("RGB")
-        drawings[i, :3] = np.asarray(image).transpose(2, 0, 1)
-    for start in tqdm(range(0, len(paths), 512), desc="fill"):
-        part = drawings[start : start + 512]
-        part[:, 3] = 255 * fill_shapes(1 - part[:, :3].min(axis=1) / 255)
-    return drawings
-
-
-def save_whole(path: Path, array: np.ndarray) -> None:
-    """Write an array so that the file is there whole or not at all."""
-    partial = path.with_suffix(".partial.npy")
-    np.save(partial, array)
-    partial.replace(path)
-
-
-def read_lite0(path: Path) -> dict[str, Tensor]:
-    """Read Lite0's weights under timm's names; both list the same tensors in the same order."""
-    values = list(torch.load(path, map_location="cpu", weights_only=True).values())
-    names = list(timm.create_model("tf_efficientnet_lite0").state_dict())
-    if len(values) != len(names):
-        raise ValueError(f"{path} holds {len(values)} tensors where Lite0 has {len(names)}")
-    weights = dict(zip(names, values, strict=True))
-    return {name: value for name, value in weights.items() if not name.startswith("classifier")}
-
-
-def epoch_order(count: int, *, seed: int, epoch: int) -> np.ndarray:
-    """Return the order in which an epoch passes through the corpus."""
-    return np.random.RandomState([seed, epoch]).permutation(count)
-
-
-def shard_path(cache: Path, *, seed: int, epoch: int, shard: int) -> Path:
-    """Return the file of one shard of stem outputs."""
-    return cache / f"tokens-{seed}-{epoch:03d}-{shard:03d}.npy"
-
-
-def make_shards(archive: Path, stem_path: Path, cache: Path, seed: int, epochs: int) -> None:
-    """Redraw the corpus once per epoch and keep what the stem makes of it."""
-    torch.set_num_threads(1)
-    corpus = read_corpus(archive, cache)
-    stem = build_embedded(read_lite0(stem_path)).patch_embed.backbone.eval()
-    for epoch in range(epochs):
-        order = epoch_order(len(corpus.concepts), seed=seed, epoch=epoch)
-        for shard, start in enumerate(range(0, len(order), SHARD)):
-            path = shard_path(cache, seed=seed, epoch=epoch, shard=shard)
-            if not path.exists():
-                rows = order[start : start + SHARD]
-                salt = (seed * 1000 + epoch) * 1000 + shard
-                save_whole(path, stem_outputs(stem, corpus, rows, salt))
-
-
-@torch.inference_mode()
-def stem_outputs(stem: nn.Module, corpus: Corpus, rows: np.ndarray, seed: int) -> np.ndarray:
-    """Redraw the given drawings and return the stem's maps (n, c, h, w) in half precision."""
-    generator = torch.Generator().manual_seed(seed)
-    mean, std = (torch.tensor(x).view(3, 1, 1) for x in (MEAN, STD))
-    maps = []
-    for start in range(0, len(rows), STEM_BATCH):
-        part = rows[start : start + STEM_BATCH]
-        images = restyle(torch.from_numpy(corpus.drawings[part]), generator)
-        images = flip(images, torch.from_numpy(corpus.mirror[part]), generator)
-        maps.append(stem((images - mean) / std).half())
-    return torch.cat(maps).numpy()
-
-
-def wait_for(path: Path, maker: multiprocessing.process.BaseProcess) -> Tensor:
-    """Load a shard as soon as the other process has made it."""
-    while not path.exists():
-        if not maker.is_alive() and not path.exists():
-            raise RuntimeError(f"the process that makes {path.name} has stopped; see its message")
-        time.sleep(0.2)
-    return torch.from_numpy(np.load(path))
+    The first block averages the tokens into the class token, all else adds nothing yet: training
+    improves on features that are useful already, which a random start takes hours to reach.
+    """
+    std, mean = torch.std_mean(maps, dim=(0, 2, 3))
+    proj = trunk.patch_embed.proj
+    spread = nn.init.orthogonal_(torch.empty(proj.out_channels, proj.in_channels)) / std
+    proj.weight.copy_(spread[:, :, None, None])
+    proj.bias.copy_(-spread @ mean)
+    for block in trunk.blocks:
+        nn.init.zeros_(block.attn.proj.weight)
+        nn.init.zeros_(block.mlp.fc2.weight)
+    first = trunk.blocks[0].attn
+    nn.init.eye_(first.qkv.weight[2 * trunk.embed_dim :])
+    nn.init.eye_(first.proj.weight)
 
 
 class Namer(nn.Module):
@@ -172,89 +62,141 @@ class Namer(nn.Module):
     def __init__(self, trunk: VisionTransformer, num_concepts: int) -> None:
         super().__init__()
         self.trunk = trunk
-        self.prototypes = nn.Parameter(torch.randn(num_concepts, trunk.embed_dim))
+        self.prototypes = nn.Parameter(torch.zeros(num_concepts, trunk.embed_dim))
 
-    def forward(self, maps: Tensor) -> Tensor:
+    def feature(self, maps: Tensor) -> Tensor:
+        """Return the class token's direction (n, d) for maps of the stem."""
         tokens = self.trunk.patch_embed.proj(maps).flatten(2).transpose(1, 2)
         tokens = self.trunk.blocks(self.trunk._pos_embed(tokens))
-        feature = self.trunk.norm(tokens)[:, 0]
-        return F.normalize(feature, dim=1) @ F.normalize(self.prototypes, dim=1).T
+        return F.normalize(self.trunk.norm(tokens)[:, 0], dim=1)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return self.feature(maps) @ F.normalize(self.prototypes, dim=1).T
+
+    @torch.no_grad()
+    def imprint(self, maps: Tensor, concepts: Tensor) -> None:
+        """Point each prototype to where the drawings of its concept lie."""
+        features = torch.cat([self.feature(part) for part in maps.float().split(256)])
+        self.prototypes.index_add_(0, concepts, features - features.mean(dim=0))
+        self.prototypes.copy_(F.normalize(self.prototypes, dim=1))
+        # A concept without a drawing here starts from anywhere.
+        unseen = self.prototypes.abs().sum(dim=1) == 0
+        noise = torch.randn(int(unseen.sum()), self.prototypes.shape[1])
+        self.prototypes[unseen] = F.normalize(noise, dim=1)
 
 
-def learning_rate(step: int, total: int, *, peak: float, warmup: int = 200) -> float:
+def learning_rate(step: int, total: int, *, peak: float) -> float:
     """Rise linearly, then fall along a cosine to nothing."""
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
+    if step < WARMUP:
+        return peak * (step + 1) / WARMUP
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / max(1, total - WARMUP)))
 
 
-def make_optimizer(model: nn.Module, weight_decay: float) -> torch.optim.AdamW:
-    """Decay matrices only, as is usual for transformers."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
-    ]
+def make_optimizer(model: Namer, args: argparse.Namespace) -> torch.optim.AdamW:
+    """Decay matrices only, as is usual for transformers, and train the first block slowly.
+
+    A first block that learns as fast as the others leaves them little to do: it names concepts at
+    once and forgets how a thing is drawn, which the first block of a large transformer still tells.
+    """
+    early = {id(p) for p in model.trunk.patch_embed.parameters()}
+    early |= {id(p) for p in model.trunk.blocks[0].parameters()}
+    groups = []
+    for parameter in (p for p in model.parameters() if p.requires_grad):
+        decay = args.weight_decay if parameter.ndim > 1 else 0.0
+        scale = args.early_lr if id(parameter) in early else 1.0
+        groups.append({"params": [parameter], "weight_decay": decay, "scale": scale})
     return torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
 
 
-def train(model: Namer, corpus: Corpus, args: argparse.Namespace) -> None:
-    """Train on the shards in order; the checkpoint after each shard allows going on."""
-    spawn = multiprocessing.get_context("spawn")
-    made_by = (args.corpus, args.stem, args.cache, args.seed, args.epochs)
-    maker = spawn.Process(target=make_shards, args=made_by, daemon=True)
-    maker.start()
-    optimizer = make_optimizer(model, args.weight_decay)
-    checkpoint = args.out.with_suffix(".checkpoint.pt")
-    done = resume(checkpoint, model, optimizer)
-    shards = math.ceil(len(corpus.concepts) / SHARD)
-    total = args.epochs * (len(corpus.concepts) // args.batch_size)
-    step = done * (SHARD // args.batch_size)
-    progress = tqdm(range(done, args.epochs * shards), desc="shards", initial=done, smoothing=0.1)
-    for index in progress:
-        epoch, shard = divmod(index, shards)
-        order = epoch_order(len(corpus.concepts), seed=args.seed, epoch=epoch)
-        rows = order[shard * SHARD : (shard + 1) * SHARD]
-        concepts = torch.from_numpy(corpus.concepts[rows])
-        maps = wait_for(shard_path(args.cache, seed=args.seed, epoch=epoch, shard=shard), maker)
-        hits = 0.0
-        whole = len(rows) // args.batch_size * args.batch_size
-        for start in range(0, whole, args.batch_size):
-            batch = slice(start, start + args.batch_size)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step, total, peak=args.lr)
-            cosines = model(maps[batch].float())
-            loss = F.cross_entropy(
-                args.scale * cosines, concepts[batch], label_smoothing=args.label_smoothing
-            )
-            optimizer.zero_grad()
+class Run:
+    """A training run: the model, its optimiser, and how far it has come."""
+
+    def __init__(self, corpus: Corpus, args: argparse.Namespace) -> None:
+        self.args, self.corpus = args, corpus
+        torch.manual_seed(args.seed)
+        self.model = Namer(build_embedded(read_lite0(args.stem)), corpus.num_concepts)
+        self.optimizer = make_optimizer(self.model, args)
+        self.shards = Shards(args.corpus, args.stem, args.cache, args.seed, args.epochs)
+        self.total = args.epochs * (len(corpus) // args.batch_size)
+        self.checkpoint = args.out.with_suffix(".checkpoint.pt")
+        self.done = self.step = 0
+
+    def initialise(self, maker: BaseProcess) -> None:
+        """Give the trunk and its prototypes a good start from the first shards."""
+        count = min(START_SHARDS, shards_per_epoch(len(self.corpus)))
+        maps = torch.cat([self.shards.wait_for(maker, 0, shard) for shard in range(count)])
+        concepts = torch.cat([self.concepts(0, shard) for shard in range(count)])
+        start_from_stem(self.model.trunk, maps[:SHARD].float())
+        self.model.imprint(maps, concepts)
+
+    def concepts(self, epoch: int, shard: int) -> Tensor:
+        """Return the concepts of a shard's drawings."""
+        rows = list(self.shards.rows(len(self.corpus), epoch))[shard]
+        return torch.from_numpy(self.corpus.concepts[rows])
+
+    def train(self) -> None:
+        """Train on the shards in order; the checkpoint after each shard allows going on."""
+        maker = self.shards.start_maker()
+        self.resume()
+        if self.done == 0:
+            self.initialise(maker)
+        per_epoch = shards_per_epoch(len(self.corpus))
+        todo = range(self.done, self.args.epochs * per_epoch)
+        progress = tqdm(todo, desc="shards", initial=self.done, total=todo.stop)
+        for index in progress:
+            where = divmod(index, per_epoch)
+            loss, named = self.train_on(self.shards.wait_for(maker, *where), self.concepts(*where))
+            progress.set_postfix(epoch=where[0], loss=f"{loss:.3f}", named=f"{named:.3f}")
+            self.done = index + 1
+            self.save_checkpoint()
+
+    def train_on(self, maps: Tensor, concepts: Tensor) -> tuple[float, float]:
+        """Pass once through a shard; return its mean loss and the share of drawings named."""
+        size, smoothing = self.args.batch_size, self.args.label_smoothing
+        batches = len(maps) // size
+        seen = torch.zeros(2)
+        for start in range(0, batches * size, size):
+            wanted = concepts[start : start + size]
+            cosines = self.model(maps[start : start + size].float())
+            loss = F.cross_entropy(self.args.scale * cosines, wanted, label_smoothing=smoothing)
+            self.optimizer.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            hits += (cosines.argmax(1) == concepts[batch]).float().sum().item()
-            step += 1
-        progress.set_postfix(epoch=epoch, loss=f"{loss.item():.3f}", named=f"{hits / whole:.3f}")
-        save_checkpoint(checkpoint, model, optimizer, index + 1)
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            rate = learning_rate(self.step, self.total, peak=self.args.lr)
+            for group in self.optimizer.param_groups:
+                group["lr"] = group["scale"] * rate
+            self.optimizer.step()
+            self.step += 1
+            named = (cosines.argmax(dim=1) == wanted).float().mean()
+            seen += torch.stack([loss.detach(), named])
+        loss_mean, named_mean = (seen / batches).tolist()
+        return loss_mean, named_mean
+
+    def resume(self) -> None:
+        """Go on from the checkpoint if there is one."""
+        if not self.checkpoint.exists():
+            return
+        state = torch.load(self.checkpoint, weights_only=True)
+        if state["settings"] != settings(self.args):
+            raise ValueError(
+                f"{self.checkpoint} was made with other settings; remove it or use another --out"
+            )
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.done, self.step = state["done"], state["step"]
+
+    def save_checkpoint(self) -> None:
+        """Write all that is needed to go on, whole or not at all."""
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state |= {"done": self.done, "step": self.step, "settings": settings(self.args)}
+        partial = self.checkpoint.with_suffix(".partial")
+        torch.save(state, partial)
+        partial.replace(self.checkpoint)
 
 
-def resume(checkpoint: Path, model: Namer, optimizer: torch.optim.Optimizer) -> int:
-    """Load the checkpoint if there is one and return how many shards it has seen."""
-    if not checkpoint.exists():
-        return 0
-    state = torch.load(checkpoint, weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return int(state["shards"])
-
-
-def save_checkpoint(
-    checkpoint: Path, model: Namer, optimizer: torch.optim.Optimizer, shards: int
-) -> None:
-    """Write all that is needed to go on, whole or not at all."""
-    partial = checkpoint.with_suffix(".partial")
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "shards": shards}
-    torch.save(state, partial)
-    partial.replace(checkpoint)
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Return all arguments but the paths of one machine."""
+    return {name: value for name, value in vars(args).items() if not isinstance(value, Path)}
 
 
 def sha256(path: Path) -> str:
@@ -263,11 +205,9 @@ def sha256(path: Path) -> str:
 
 
 def provenance(args: argparse.Namespace) -> dict[str, str]:
-    """Say what the weights are made of, without the paths of one machine."""
-    settings = {k: v for k, v in vars(args).items() if not isinstance(v, Path)}
-    flags = [f"--{name.replace('_', '-')} {value}" for name, value in settings.items()]
-    files = [f"--corpus {args.corpus.name}", f"--stem {args.stem.name}", "--cache CACHE"]
-    files += [f"--out {args.out.name}"]
+    """Say what the weights are made of."""
+    files = ["--corpus corpus.zip", f"--stem {args.stem.name}", "--cache CACHE", "--out OUT"]
+    flags = [f"--{name.replace('_', '-')} {value}" for name, value in settings(args).items()]
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     versions |= {"timm": timm.__version__}
     return {
@@ -290,14 +230,15 @@ def save_weights(trunk: VisionTransformer, args: argparse.Namespace) -> None:
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--corpus", type=Path, required=True, help="archive of drawings")
     parser.add_argument("--stem", type=Path, required=True, help="Lite0's .pth file")
     parser.add_argument("--cache", type=Path, required=True, help="folder for decoded data")
     parser.add_argument("--out", type=Path, required=True, help="safetensors file to write")
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, default=128, help="a divisor of a shard's 4096")
+    parser.add_argument("--lr", type=float, default=8e-4)
+    parser.add_argument("--early-lr", type=float, default=0.1, help="share of it in block 1")
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--scale", type=float, default=16.0, help="inverse temperature")
     parser.add_argument("--label-smoothing", type=float, default=0.1)
@@ -311,11 +252,9 @@ def main(argv: list[str]) -> None:
     args = parse_arguments(argv)
     args.cache.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(args.threads)
-    corpus = read_corpus(args.corpus, args.cache)
-    torch.manual_seed(args.seed)
-    model = Namer(build_embedded(read_lite0(args.stem)), corpus.num_concepts)
-    train(model, corpus, args)
-    save_weights(model.trunk, args)
+    run = Run(read_corpus(args.corpus, args.cache), args)
+    run.train()
+    save_weights(run.model.trunk, args)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ import pandas as pd
 import PIL.Image
 import timm
 import torch
-from pretrain import read_lite0
 from safetensors.torch import load_file
+from shards import read_lite0
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 from torch.nn import functional as F
@@ -158,7 +158,7 @@ def print_tables(probes: dict[str, Probe]) -> None:
 
 def main(argv: list[str]) -> None:
     """Read the drawings, compute the features, print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="drawshift.zip")
     parser.add_argument("--weights", type=Path, default=WEIGHTS, help="default: the shipped ones")
     parser.add_argument("--lite0", type=Path, help="Lite0's .pth file, for rows to compare with")

@@ -1,0 +1,149 @@
+"""The scripts that train and measure the embedded backbone."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import PIL.Image
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+
+SCRIPTS = Path(__file__).parents[1] / "benchmarks" / "embedded"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    def load(name: str) -> ModuleType:
+        monkeypatch.syspath_prepend(SCRIPTS)
+        return importlib.import_module(name)
+
+    return load
+
+
+def circles(n: int) -> np.ndarray:
+    """Draw n circles of ink, with growing radius."""
+    y, x = np.mgrid[:64, :64] - 32
+    radius = np.linspace(10, 25, n)[:, None, None]
+    return (np.abs(np.hypot(x, y) - radius) < 1.5).astype(np.float32)
+
+
+def drawings(n: int) -> torch.Tensor:
+    ink = circles(n)
+    filled = np.hypot(*(np.mgrid[:64, :64] - 32)) < np.linspace(10, 25, n)[:, None, None]
+    layers = [255 * (1 - ink)] * 3 + [255 * filled]
+    return torch.from_numpy(np.stack(layers, axis=1).astype(np.uint8))
+
+
+def test_filling_a_circle_gives_a_disc_and_leaves_its_neighbours_alone(script):
+    ink = np.concatenate([circles(2), np.zeros((1, 64, 64), dtype=np.float32)])
+    filled = script("styles").fill_shapes(ink)
+    assert filled[:2, 32, 32].all()
+    assert not filled[:2, 0, 0].any()
+    assert not filled[2].any()
+
+
+def test_a_pen_follows_strokes_and_surrounds_solid_areas(script):
+    pen = script("styles").pen
+    disc = torch.zeros(1, 1, 64, 64)
+    disc[..., 16:48, 16:48] = 1
+    assert pen(disc)[0, 0, 32, 32] == 0
+    assert pen(disc)[0, 0, 16, 32] == 1
+    line = torch.zeros(1, 1, 64, 64)
+    line[..., 30:35, :] = 1
+    assert pen(line)[0, 0, 32, 32] == 1
+    assert pen(line).sum() < line.sum()
+
+
+def test_restyled_drawings_are_images_and_follow_their_seed(script):
+    restyle = script("styles").restyle
+    first, again, other = (
+        restyle(drawings(64), torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
+    )
+    assert first.shape == (64, 3, 64, 64)
+    assert first.min() >= 0
+    assert first.max() <= 1
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_only_drawings_without_a_direction_are_mirrored(script):
+    images = torch.rand(100, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    allowed = torch.arange(100) < 50
+    flipped = script("styles").flip(images, allowed, torch.Generator().manual_seed(0))
+    assert torch.equal(flipped[50:], images[50:])
+    assert not torch.equal(flipped[:50], images[:50])
+
+
+def test_sketch_and_icon_of_one_thing_share_a_concept(script):
+    name = script("shards").concept_name
+    assert name("quickdraw:birthday cake") == name("birthday-cake")
+    assert name("quickdraw:motorbike") == name("motorcycle")
+
+
+def test_an_untrained_trunk_hands_on_the_mean_of_the_map(script):
+    pretrain = script("pretrain")
+    torch.manual_seed(0)
+    model = pretrain.Namer(pretrain.build_embedded(), 2)
+    maps = torch.randn(64, 112, 4, 4) + 2 * torch.randn(64, 112, 1, 1)
+    pretrain.start_from_stem(model.trunk, maps)
+    standard = (maps - maps.mean((0, 2, 3), keepdim=True)) / maps.std((0, 2, 3), keepdim=True)
+    mean = torch.nn.functional.normalize(standard.mean((2, 3)), dim=1)
+    with torch.no_grad():
+        feature = model.feature(maps)
+    pairs = torch.tril_indices(64, 64, offset=-1)
+    alike = torch.stack([(f @ f.T)[pairs[0], pairs[1]] for f in (mean, feature)])
+    assert torch.corrcoef(alike)[0, 1] > 0.95
+
+
+def test_the_nearest_neighbours_vote(script):
+    vote = script("probe").vote
+    neighbours = torch.nn.functional.normalize(
+        torch.tensor([[1.0, 0.0]] * 3 + [[0.9, 0.1]] * 2 + [[0.0, 1.0]] * 5), dim=1
+    )
+    labels = torch.tensor([1, 1, 1, 0, 0, 2, 2, 2, 2, 2])
+    assert vote(neighbours, labels, torch.eye(2)).tolist() == [1, 2]
+
+
+@pytest.fixture
+def arguments(tmp_path) -> list[str]:
+    """Make a corpus of circles and untrained Lite0 weights; return the script's arguments."""
+    rows = ["path,concept,name,kind"]
+    with zipfile.ZipFile(tmp_path / "corpus.zip", "w") as files:
+        for i, drawing in enumerate(drawings(64)[:, :3].permute(0, 2, 3, 1).numpy()):
+            image = io.BytesIO()
+            PIL.Image.fromarray(drawing).save(image, format="webp", lossless=True)
+            files.writestr(f"{i}.webp", image.getvalue())
+            rows.append(f"{i}.webp,{i % 4},thing-{i % 4},icon")
+        files.writestr("index.csv", "\n".join(rows))
+    torch.save(timm.create_model("tf_efficientnet_lite0").state_dict(), tmp_path / "lite0.pth")
+    paths = ["--corpus", tmp_path / "corpus.zip", "--stem", tmp_path / "lite0.pth"]
+    return [*map(str, paths), "--cache", str(tmp_path), "--epochs", "2", "--batch-size", "32"]
+
+
+@pytest.mark.slow
+def test_an_interrupted_training_gives_the_same_weights(script, arguments, tmp_path, monkeypatch):
+    pretrain = script("pretrain")
+    pretrain.main([*arguments, "--out", str(tmp_path / "whole.safetensors")])
+    cut = [*arguments, "--out", str(tmp_path / "cut.safetensors")]
+    save = pretrain.Run.save_checkpoint
+
+    def save_and_stop(run):
+        save(run)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrain.Run, "save_checkpoint", save_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain.main(cut)
+    monkeypatch.setattr(pretrain.Run, "save_checkpoint", save)
+    pretrain.main(cut)
+    whole, resumed = (load_file(tmp_path / f"{name}.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    with pytest.raises(ValueError, match="made with other settings"):
+        pretrain.main([*cut, "--lr", "1"])
