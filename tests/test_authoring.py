@@ -60,7 +60,7 @@ BROKEN = {
     "no_terms": ("return Step(terms,", "return Step({},", "gives no loss terms"),
     "global_draw": (
         "return Step(terms,",
-        "import torch\n        terms['noise'] = features.mean() * torch.rand(())\n"
+        "import torch\n        terms['noise'] = features.square().mean() * torch.rand(())\n"
         "        return Step(terms,",
         "two runs with the same seed differ",
     ),

@@ -13,8 +13,8 @@ from gcdbench.report import published
 def method_title(spelling: str) -> str:
     """Name a method as its paper does, with what is laid over it.
 
-    >>> method_title("simgcd+mcc")
-    'SimGCD + MCC'
+    >>> method_title("hilo-patchmix")
+    'HiLo − PatchMix'
     """
     method, *changes = re.split(r"(?=[+-])", spelling)
     title = published.title(method) or _class_name("method", method)

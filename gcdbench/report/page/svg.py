@@ -98,7 +98,7 @@ def ticks(low: float, high: float, *, most: int = 6) -> list[float]:
     """Return round numbers between two bounds.
 
     >>> ticks(0, 70)
-    [0.0, 20.0, 40.0, 60.0]
+    [0, 20, 40, 60]
     """
     span = high - low
     if span <= 0:
