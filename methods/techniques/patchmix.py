@@ -98,23 +98,21 @@ class PatchMix(Technique):
             end=c.teacher_end,
             warmup=c.teacher_warmup,
         )
+
+        contrast = info_nce(z, temperature=c.contrast_temp)
+        anchors = alpha if c.weigh_contrast else None
+        sup_contrast = sup_con(z, classes, temperature=c.sup_contrast_temp, weight=anchors)
+        classify = smoothed_cross_entropy(logits, labels, alpha, temperature=c.label_temp)
+        distil = self_distillation(logits, student_temp=1.0, teacher_temp=teacher_temp)
+        spread = mean_entropy_deficit(logits, temperature=c.label_temp)
+
         on_features, on_labels = F.softplus(self.raw_weights)
         return {
-            "contrast": on_features * info_nce(z, temperature=c.contrast_temp),
-            "sup_contrast": on_features
-            * sup_con(
-                z,
-                classes,
-                temperature=c.sup_contrast_temp,
-                weight=alpha if c.weigh_contrast else None,
-            ),
-            "classify": on_labels
-            * smoothed_cross_entropy(logits, labels, alpha, temperature=c.label_temp),
-            "distil": on_labels
-            * self_distillation(logits, student_temp=1.0, teacher_temp=teacher_temp),
-            "entropy": on_labels
-            * c.entropy_weight
-            * mean_entropy_deficit(logits, temperature=c.label_temp),
+            "contrast": on_features * contrast,
+            "sup_contrast": on_features * sup_contrast,
+            "classify": on_labels * classify,
+            "distil": on_labels * distil,
+            "entropy": on_labels * c.entropy_weight * spread,
         }
 
     def blend(self, batch: Batch, patches: int, clock: Clock) -> tuple[Tensor, Tensor, Tensor]:
