@@ -84,12 +84,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_request(plan)
     plan.add_argument("--json", action="store_true", help="for programs")
 
-    for name, add, function in (
+    for name, add, on_request in (
         ("leaderboard", reports.add_leaderboard, reports.leaderboard),
         ("plot", reports.add_plot, reports.plot),
         ("report", reports.add_report, reports.report),
     ):
-        sub = verb(name, _with_request(function), _first_line(function))
+        sub = verb(name, _with_request(on_request), _first_line(on_request))
         _add_request(sub)
         add(sub)
     data.add_parser(verbs)

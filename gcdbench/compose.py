@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from gcdbench import registry
 from gcdbench.config import build
-from gcdbench.errors import UserError
 from gcdbench.losses import cross_entropy_on
 from gcdbench.method import (
     Batch,
@@ -28,7 +27,6 @@ from gcdbench.nn.backbone import Backbone, Level, Recording, TokenHook
 from gcdbench.nn.heads import CosineClassifier
 from gcdbench.plan import Spelling
 
-BACKBONE_PROVIDES = frozenset({"tokens", "attention"})  # whatever the method
 AUXILIARY_TEMP = 0.1  # of the classifier that a method without one gets, as in SimGCD
 
 
@@ -172,9 +170,6 @@ def compose(
     if "logits" not in model.provides and any("logits" in need for need in needs.values()):
         model.add_auxiliary(task)
     for name, kind in kinds.items():
-        if missing := needs[name] - model.provides - BACKBONE_PROVIDES:
-            what = " and ".join(sorted(missing))
-            raise UserError(f"{name} cannot be laid over {spelling.method}: it needs {what}")
         part_config = build(kind.Config, configs.get(name, {}), name)  # type: ignore[attr-defined]
         model.add(name, kind(part_config, task, model))
     return model

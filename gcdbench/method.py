@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gcdbench.nn.backbone import Backbone, Encoded, Patches, Recording, Tokens
@@ -109,6 +110,25 @@ class Batch:
     def per_view(self, rows: Tensor) -> Tensor:
         """Repeat a per-image tensor (B, ...) for every view: (V*B, ...)."""
         return rows.repeat(self.num_views, *[1] * (rows.ndim - 1))
+
+    def blended(
+        self, views: Sequence[Tensor], partners: Tensor, share: Tensor, num_classes: int
+    ) -> Batch:
+        """Return the batch of mixed images: ``share`` (B,) of each row, the rest of its partner.
+
+        Labelled rows get soft targets; label and index are those of the image with the larger
+        share.
+        """
+        own = share >= 0.5
+        one_hot = F.one_hot(self.labels.clamp(min=0), num_classes).to(share.dtype)
+        targets = one_hot if self.targets is None else self.targets
+        return replace(
+            self,
+            views=torch.stack(list(views)),
+            labels=torch.where(own, self.labels, self.labels[partners]),
+            index=torch.where(own, self.index, self.index[partners]),
+            targets=share[:, None] * targets + (1 - share)[:, None] * targets[partners],
+        )
 
     def to(self, device: torch.device) -> Batch:
         """Move to a device, turning stored bytes into numbers between 0 and 1."""

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from gcdbench.draws import integers, permutation
+from gcdbench.draws import beta, integers, permutation
 from gcdbench.losses import mean_or_zero
 from gcdbench.precision import full_precision
 
@@ -195,3 +195,32 @@ def stacked_pairs(labelled: Tensor) -> tuple[Tensor, Tensor]:
     sides = [side.repeat(2).nonzero().squeeze(1) for side in (labelled, ~labelled)]
     rows = min(map(len, sides))
     return sides[0][:rows], sides[1][:rows]
+
+
+def style_partners(
+    labelled: Tensor,
+    order: Tensor,
+    *,
+    across: bool,
+    concentration: float,
+    generator: Generator,
+) -> tuple[Tensor, Tensor]:
+    """Draw a partner (n,) and the own share (n,) of every image for mixing styles.
+
+    Args:
+        labelled: (n,) mask.
+        order: (n,) rows in an order that does not depend on the batch's.
+        across: take partners from the other side of the labels, the best stand-in for domains.
+        concentration: both of the Beta that shares are drawn from.
+        generator: of the draws.
+    """
+    n, device = len(order), labelled.device
+    drawn = (
+        partners_across(labelled[order], generator=generator)
+        if across
+        else permutation(n, generator=generator, device=device)
+    )
+    partners = torch.empty_like(order)
+    partners[order] = order[drawn]
+    share = beta(concentration, concentration, n, generator=generator, device=device)
+    return partners, share[order.argsort()]

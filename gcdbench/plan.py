@@ -62,8 +62,24 @@ class Spelling:
             if sign == "-" and name not in used:
                 raise UserError(f"method {text!r}: {name} is not part of {match[1]}")
             used.append(name) if sign == "+" else used.remove(name)
+        _check_techniques(match[1], used)
         changes = [f"+{t}" for t in used if t not in own] + [f"-{t}" for t in own if t not in used]
         return cls(match[1], tuple(used), match[1] + "".join(changes))
+
+
+# what techniques may require of any method: of the backbone, and of the classifier that a method
+# without one is given
+_ALWAYS_PROVIDED = frozenset({"attention", "logits", "tokens"})
+
+
+def _check_techniques(method: str, techniques: Iterable[str]) -> None:
+    """Refuse a technique that asks for what the method does not have."""
+    provided = _ALWAYS_PROVIDED | set(registry.face("method", method).constants.get("provides", ()))
+    for name in techniques:
+        required = set(registry.face("technique", name).constants.get("requires", ()))
+        if missing := sorted(required - provided):
+            what = " and ".join(missing)
+            raise UserError(f"{name} cannot be laid over {method}: it needs a {what}")
 
 
 @dataclass(frozen=True)

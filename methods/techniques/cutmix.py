@@ -1,0 +1,40 @@
+"""CutMix: a box of another image in its place, labels by area (Yun et al., ICCV 2019).
+
+Official: the box and the correction of the share where the border cuts it. Ours, as for mixup:
+labelled images mix among themselves and unlabelled ones among themselves, with one box for both
+views.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from gcdbench import draws
+from gcdbench.method import Batch, Clock, Technique
+from gcdbench.mixing import cutmix, cutmix_boxes, partners_within
+
+
+class CutMix(Technique):
+    paper: ClassVar[str] = "https://arxiv.org/abs/1905.04899"
+
+    @dataclass(frozen=True)
+    class Config:
+        concentration: float = 1.0  # both of the Beta, paper
+
+    def mix(self, batch: Batch, clock: Clock) -> Batch:
+        assert isinstance(batch.views, Tensor)
+        generator, order, n = clock.generator("cutmix"), batch.order, len(batch)
+        height, width = batch.views.shape[-2:]
+        c = self.config.concentration
+        partners, rank = order.clone(), order.argsort()
+        partners[order] = order[partners_within(batch.labelled[order], generator=generator)]
+        share = draws.beta(c, c, n, generator=generator, device=order.device)[rank]
+        centre = draws.uniform(2, n, generator=generator, device=order.device)[:, rank]
+        boxes, share = cutmix_boxes(
+            share, centre[0] * height, centre[1] * width, height=height, width=width
+        )
+        views = [cutmix(view, partners, boxes) for view in batch.views]
+        return batch.blended(views, partners, share, self.task.num_classes)
