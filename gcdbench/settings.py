@@ -28,7 +28,7 @@ class TrainConfig:
     min_lr_share: float = 1e-3  # the cosine ends at lr/1000, released codes
     warmup_epochs: int = 0  # linear from lr * min_lr_share; UNO uses 10
     draws_per_epoch: int | None = None  # images drawn per epoch; as many as the pool has by default
-    view_bank: int = 0  # pre-drawn views per image, kept as frozen features; 0: fresh ones each time
+    view_bank: int = 0  # pre-drawn views per image, kept as frozen features; 0: fresh ones
     amp: bool = True  # mixed precision on CUDA; never on CPU
     eval_every: int = 0  # epochs between evaluations for the learning curve; 0: the last one only
 

@@ -51,7 +51,7 @@ def _timm_vit(config: BackboneConfig) -> VisionTransformer:
         raise UserError(
             f"unknown backbone {config.name!r}: use one of {known} or a timm ViT's name"
         )
-    extra: dict[str, Any] = {"img_size": 224} if "dinov2" in name else {}  # its own default is 518 px
+    extra: dict[str, Any] = {"img_size": 224} if "dinov2" in name else {}  # its own: 518 px
     try:
         vit = timm.create_model(name, pretrained=config.weights is None, num_classes=0, **extra)
     except Exception as error:  # the hub client raises many kinds of errors without a common base
