@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +47,9 @@ def cell_folder(results: Path, cell: Cell) -> Path:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that it is there whole or not at all, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # readable as the umask says
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -157,6 +157,14 @@ def wrong_predictions(folder: Path, record: Mapping[str, Any]) -> str:
     if hashlib.sha256(data).hexdigest() != record.get("predictions_sha256"):
         return "has predictions that do not match their checksum"
     return ""
+
+
+def misplaced(path: Path, record: Mapping[str, Any]) -> str:
+    """Say where a record belongs if it does not lie there."""
+    folder = f"seed{record.get('seed')}-{record.get('key')}"
+    place = (record.get("dataset"), record.get("method"), folder)
+    belongs = "/".join(map(str, place))
+    return "" if path.parts[-4:-1] == place else f"does not belong there but into {belongs}"
 
 
 def is_done(results: Path, cell: Cell, *, since: float = 0.0) -> bool:
