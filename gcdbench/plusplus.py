@@ -109,46 +109,47 @@ def _walk(
         ``(r, picks, n)`` or empty.
     """
     restarts, steps, trials = draws.shape
-    one = torch.arange(restarts, device=x.device)
-    pick = torch.zeros_like(one)
+    blind = len(first) > 0
+    picks = torch.zeros(restarts, steps + blind, dtype=torch.long, device=x.device)
+    kept = x.new_empty(restarts, (steps + blind) * keep, len(x))
     gaps = gap.repeat(restarts, 1)
-    picks, kept = [], []
-    if len(first):
-        pick = first
+    if blind:
+        picks[:, 0] = first
         gaps, products = _gaps(x, lengths, first)
-        picks, kept = [first], [products] if keep else []
-    for step in range(steps):
+        if keep:
+            kept[:, 0] = products
+    one = torch.arange(restarts, device=x.device)
+    pick = first if blind else torch.zeros_like(one)
+    for at, draw in enumerate(draws.float().transpose(0, 1).contiguous(), start=int(blind)):
         total = gaps.sum(1, keepdim=True)
         # Summed in double and rounded to float, as torch does on a CPU, wherever this runs.
         reached = (gaps / total).cumsum(1, dtype=torch.float64).float()
-        tried = torch.searchsorted(reached, draws[:, step].float())
+        tried = torch.searchsorted(reached, draw)
         # All rows are centres already, or rounding left the end short: the previous pick again.
         tried = torch.where((tried < len(x)) & (total > 0), tried, pick[:, None])
         options, products = _gaps(x, lengths, tried.flatten())
-        options = torch.minimum(options.view(restarts, trials, -1), gaps[:, None])
-        best = options.sum(2).argmin(1)
-        gaps, pick = options[one, best], tried[one, best]
-        picks.append(pick)
+        gaps = torch.minimum(options.view(restarts, trials, -1), gaps[:, None])
+        best = gaps.sum(2).argmin(1) if trials > 1 else torch.zeros_like(one)
+        gaps, pick = gaps[one, best], tried[one, best]
+        picks[:, at] = pick
         if keep:
-            kept.append(products.view(restarts, trials, -1)[one, best])
-    nothing = x.new_empty(restarts, 0, len(x))
-    return (
-        torch.stack(picks, 1) if picks else pick.new_empty(restarts, 0),
-        torch.stack(kept, 1) if kept else nothing,
-    )
+            kept[:, at] = products.view(restarts, trials, -1)[one, best]
+    return picks, kept
 
 
 def _gaps(x: Tensor, lengths: Tensor, picks: Tensor) -> tuple[Tensor, Tensor]:
     """Return squared distances of the picked rows to all rows, and the products they come from.
 
-    Small ones are computed again from differences, lest cancellation make a row its own neighbour.
+    Small ones are computed again from differences: cancellation leaves nothing of them.
     """
     products = x[picks] @ x.T
     gaps = torch.add(lengths, products, alpha=-2).add_(lengths[picks][:, None])
+    gaps.scatter_(1, picks[:, None], 0.0)
     near, row = (gaps < 0.01 * lengths).nonzero(as_tuple=True)
-    for block in blocks(len(near), x.shape[1]):
-        i, j = near[block], row[block]
-        gaps[i, j] = (x[picks[i]] - x[j]).square().sum(1)
+    if len(near) > len(picks):  # others than the picked rows themselves
+        for block in blocks(len(near), x.shape[1]):
+            i, j = near[block], row[block]
+            gaps[i, j] = (x[picks[i]] - x[j]).square().sum(1)
     return gaps, products
 
 
