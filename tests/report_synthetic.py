@@ -106,7 +106,7 @@ def record(
         "fingerprints": {"problem": "p", "weights": "w", "code": "c"},
         "problem": {"num_classes": 12, "num_old": 6, "labelled": 70, "unlabelled": 500},
         "sets": sets,
-        "summary": {"pooled": scores(*_pooled(preds, answer), answer.num_old, "source")},
+        "summary": {"pooled": _mean([scores(*_pooled(preds, answer), answer.num_old, "")])},
         "curve": [_epoch(number, epochs, sets, rng) for number in range(epochs)],
         "provenance": {
             "versions": {"gcdbench": "0.1.0", "torch": "2.6.0", "python": "3.11.7"},
@@ -175,6 +175,7 @@ def collection(
     seeds: Sequence[int] = range(3),
     without: Sequence[Place] = (),
     corrupted: bool = False,
+    unseen: bool = False,
 ) -> Collection:
     """Write records of all cells but ``without`` below a folder and collect them."""
     planned = [Place(d, m, s) for d in datasets for s in seeds for m in methods]
@@ -191,6 +192,8 @@ def collection(
         preds = predictions(answer, levels, rng)
         one = record(place, answer, preds)
         one = with_corruptions(one) if corrupted else one
+        if unseen:  # the mean over domains that are not trained on
+            one["summary"]["others"] = one["summary"]["pooled"]
         folder = results / place.dataset / place.method / f"seed{place.seed}-{one['key']}"
         write_record(folder, one, preds)
         digest = hashlib.sha256((folder / "predictions.npz").read_bytes()).hexdigest()

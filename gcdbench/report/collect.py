@@ -140,7 +140,7 @@ def reported_sets(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     sets = {n: s for n, s in record["sets"].items() if s["role"] != "unseen" and "/" not in n}
     for name, role in (("corrupted", "shifted"), ("others", "unseen")):
         if name in record["summary"]:
-            sets[name] = {"role": role, **record["summary"][name]}
+            sets[name] = {**record["summary"][name], "role": role}
     return sets
 
 

@@ -21,6 +21,7 @@ def board(tmp_path_factory):
             datasets=["cub-c", "fgvc-c"],
             without=[Place("fgvc-c", "rankstats", seed) for seed in range(3)],
             corrupted=True,
+            unseen=True,
         ),
         "ssb-c",
     )
@@ -50,6 +51,12 @@ def methods(browser):
 def test_the_page_asks_for_itself_only(opened, file):
     opened.choose("#pair [name=second]", "rankstats")
     assert set(opened.requests()) == {file.as_uri()}
+
+
+def test_every_column_has_a_heading_that_is_seen(opened):
+    headings = [head.text for head in opened.all("#board thead tr:nth-child(2) th")]
+    sets = ["Original", "Corrupted", "Others"] * 2
+    assert headings == ["source", "shifted", "unseen", "95% interval", "rank", *sets]
 
 
 def test_a_column_sorts_both_ways_and_says_so(opened):
