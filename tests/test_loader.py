@@ -12,6 +12,7 @@ from sklearn.datasets import load_sample_image
 from torchvision.transforms import functional as reference
 
 from gcdbench.data import images as images_module
+from gcdbench.data.corrupted import CorruptedImages, Recipe
 from gcdbench.data.images import ArrayImages, FileImages, JoinedImages, Unreadable, ZipImages
 from gcdbench.data.loader import Loader, substitutes
 from gcdbench.data.pixels import PixelCache
@@ -346,3 +347,13 @@ def test_small_problems_are_decoded_once(folder):
     first = torch.cat(list(one.sweep(np.arange(60))))
     shutil.rmtree(folder)
     assert torch.equal(first, torch.cat(list(one.sweep(np.arange(60)))))
+
+
+def test_of_corrupted_images_the_clean_ones_are_kept(folder, tmp_path):
+    clean = files(folder)
+    variants = CorruptedImages(clean, Recipe(("fog", "shot_noise"), (1, 4), size=32))
+    cached = variants.cached(PixelCache(tmp_path / "cache"))
+    for row in (3, 63, 123, 183):
+        assert np.array_equal(cached.resized(row, 40), variants.resized(row, 40))
+    assert len(list((tmp_path / "cache").rglob("*.npy"))) == 1
+    assert list(cached.ids) == list(variants.ids)

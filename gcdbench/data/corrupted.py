@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -23,9 +23,12 @@ from gcdbench.data.corruptions import (
     corrupt,
     jpeg_roundtrip,
 )
-from gcdbench.data.images import Images
+from gcdbench.data.images import Images, resize_shorter
 from gcdbench.data.problem import EvalSet
 from gcdbench.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from gcdbench.data.pixels import PixelCache
 
 
 @dataclass(frozen=True)
@@ -104,14 +107,24 @@ class CorruptedImages(Images):
         self.ids = _VariantIds(clean.ids, self.variants, recipe.tag)
 
     def open(self, row: int) -> Image.Image:
+        return Image.fromarray(self._pixels(row))
+
+    def resized(self, row: int, size: int) -> np.ndarray:
+        pixels = self._pixels(row)
+        if min(pixels.shape[:2]) == size:  # as in SSB-C at 224 pixels
+            return pixels
+        return resize_shorter(Image.fromarray(pixels), size)
+
+    def _pixels(self, row: int) -> np.ndarray:
         variant, inside = divmod(row, len(self.clean))
-        return Image.fromarray(self.recipe.apply(self.clean, inside, *self.variants[variant]))
+        return self.recipe.apply(self.clean, inside, *self.variants[variant])
 
     def place(self, row: int) -> str:
         return self.clean.place(row % len(self.clean))
 
-    def stamp(self, row: int) -> str:
-        return self.clean.stamp(row % len(self.clean))
+    def cached(self, cache: PixelCache) -> Images:
+        """Keep the clean images: 45 times fewer, and most of the time is spent on them."""
+        return CorruptedImages(self.clean.cached(cache), self.recipe)
 
 
 class _VariantIds(Sequence):

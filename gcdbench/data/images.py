@@ -15,11 +15,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
 from gcdbench.errors import UserError
+
+if TYPE_CHECKING:
+    from gcdbench.data.pixels import PixelCache
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # A JPEG is decoded at 1/2, 1/4 or 1/8 of its size if that leaves this many times the needed pixels
@@ -64,9 +68,9 @@ class Images(ABC):
         """Say where an image is, for messages."""
         return self.ids[row]
 
-    def stamp(self, row: int) -> str:
-        """Return something that changes when the image's file does."""
-        return ""
+    def cached(self, cache: PixelCache) -> Images:
+        """Return the same images, with those that lie in files read by way of a cache."""
+        return self
 
 
 class FileImages(Images):
@@ -95,11 +99,13 @@ class FileImages(Images):
     def place(self, row: int) -> str:
         return str(self.path(row))
 
+    def cached(self, cache: PixelCache) -> Images:
+        return cache.wrap(self)
+
     def stamp(self, row: int) -> str:
-        try:
+        """Return something that changes when the image's file does."""
+        with decoding(self.place(row)):
             status = self.path(row).stat()
-        except OSError as error:
-            raise Unreadable(self.place(row), error.strerror) from error
         return f"{status.st_size} {status.st_mtime_ns}"
 
 
@@ -158,9 +164,8 @@ class JoinedImages(Images):
         part, inside = self._find(row)
         return part.place(inside)
 
-    def stamp(self, row: int) -> str:
-        part, inside = self._find(row)
-        return part.stamp(inside)
+    def cached(self, cache: PixelCache) -> Images:
+        return JoinedImages(*(part.cached(cache) for part in self.parts))
 
     def _find(self, row: int) -> tuple[Images, int]:
         number = bisect_right(self._ends, row)

@@ -37,27 +37,19 @@ Failure = tuple[int, str, str]  # position in the request, place of the image, r
 class Resized(Dataset):
     """Resized images by row; asked for a batch of rows, it returns stacked views as bytes."""
 
-    def __init__(
-        self, images: Images, views: Views, *, cache: PixelCache | None = None, sharers: int = 1
-    ) -> None:
+    def __init__(self, images: Images, views: Views, *, sharers: int = 1) -> None:
         self.images = images
         self.views = views
-        self.cache = cache
         fits = len(images) * 3 * views.resized**2 <= MEMORY_BUDGET / sharers
         self._kept: dict[int, np.ndarray] | None = {} if fits else None
 
     def read(self, row: int) -> np.ndarray:
         """Return one resized image (h, w, 3)."""
         if self._kept is None:
-            return self._resize(row)
-        if row not in self._kept:
-            self._kept[row] = self._resize(row)
-        return self._kept[row]
-
-    def _resize(self, row: int) -> np.ndarray:
-        if self.cache is None:
             return self.images.resized(row, self.views.resized)
-        return self.cache.resized(self.images, row, self.views.resized)
+        if row not in self._kept:
+            self._kept[row] = self.images.resized(row, self.views.resized)
+        return self._kept[row]
 
     def __getitem__(self, request: Request) -> tuple[Tensor, list[Failure]]:
         rows, draws = request
@@ -109,13 +101,10 @@ class Loader:
         self.workers = workers
         self.strict = strict
         self.steps_per_epoch = max((draws_per_epoch or len(self.pool)) // self.batch_size, 1)
-        folder = cache or os.environ.get("GCDBENCH_CACHE")
-        self.images = Resized(
-            problem.images,
-            Views(size, problem.augment),
-            cache=PixelCache(Path(folder)) if folder else None,
-            sharers=max(workers, 1),
-        )
+        images, folder = problem.images, cache or os.environ.get("GCDBENCH_CACHE")
+        if folder:
+            images = images.cached(PixelCache(Path(folder)))
+        self.images = Resized(images, Views(size, problem.augment), sharers=max(workers, 1))
         self.unreadable: dict[str, str] = {}  # place -> reason
         self._queue = _Queue()
         self._service: DataLoader | None = None

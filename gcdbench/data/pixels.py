@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
-from gcdbench.data.images import Images
+from gcdbench.data.images import FileImages, Images
 from gcdbench.layout import PACKAGE
 
 
@@ -23,7 +24,11 @@ class PixelCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.expanduser()
 
-    def resized(self, images: Images, row: int, size: int) -> np.ndarray:
+    def wrap(self, images: FileImages) -> Images:
+        """Return the same images, read by way of the cache."""
+        return _CachedImages(images, self)
+
+    def resized(self, images: FileImages, row: int, size: int) -> np.ndarray:
         """Return an image (h, w, 3) whose shorter side has ``size`` pixels."""
         path = self._path(images, row, size)
         try:
@@ -37,10 +42,26 @@ class PixelCache:
         part.replace(path)
         return pixels
 
-    def _path(self, images: Images, row: int, size: int) -> Path:
+    def _path(self, images: FileImages, row: int, size: int) -> Path:
         words = (images.ids[row], size, images.stamp(row), making())
         name = hashlib.sha256("\0".join(map(str, words)).encode()).hexdigest()
         return self.folder / name[:2] / f"{name[2:34]}.npy"
+
+
+class _CachedImages(Images):
+    def __init__(self, images: FileImages, cache: PixelCache) -> None:
+        self.images = images
+        self.cache = cache
+        self.ids = images.ids
+
+    def open(self, row: int) -> Image.Image:
+        return self.images.open(row)
+
+    def resized(self, row: int, size: int) -> np.ndarray:
+        return self.cache.resized(self.images, row, size)
+
+    def place(self, row: int) -> str:
+        return self.images.place(row)
 
 
 @cache
