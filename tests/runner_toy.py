@@ -95,10 +95,10 @@ def make_toy(folder: Path, datasets: tuple[str, ...] = ("toy",)) -> Toy:
             "lr": 0.01,
         },
         "methods": {name: {"config": config} for name, config in SMALL_HEADS.items()},
-        "datasets": {name: source for name in datasets},
+        "datasets": dict.fromkeys(datasets, source),
     }
     path = folder / "toy.yaml"
-    path.write_text(yaml.safe_dump(suite), encoding="utf-8")
+    path.write_text(yaml.safe_dump(suite, sort_keys=False), encoding="utf-8")
     return Toy(path, folder / "results")
 
 

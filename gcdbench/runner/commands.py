@@ -1,0 +1,189 @@
+"""The verbs that run cells and tell where they stand: their flags, and what they print.
+
+Torch is imported by ``run`` alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gcdbench import records
+from gcdbench.plan import Cell, Request, make_cells
+
+log = logging.getLogger("gcdbench")
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``run`` beside those of a request."""
+    add = parser.add_argument
+    add("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: all GPUs, else the CPU)")
+    add("--jobs", type=_positive, metavar="N", help="cells at a time (default: one per GPU)")
+    add("--workers", type=int, default=0, metavar="N", help="processes that load images, per cell")
+    add("--rerun", action="store_true", help="train recorded cells again; old records are kept")
+    add("--tensorboard", action="store_true", help="write curves for TensorBoard as well")
+
+
+def run(arguments: argparse.Namespace, request: Request) -> int:
+    """Train and score the cells that have no record yet."""
+    cells = _ready_cells(arguments, request)
+    outcome = _run_here(arguments, cells)
+    if not outcome.trained and not outcome.failed:
+        log.info("all %d cells are recorded already: nothing was trained", len(cells))
+    elif outcome.skipped:
+        log.info("%d of %d cells were recorded already", len(outcome.skipped), len(cells))
+    if outcome.trained or outcome.skipped:
+        _publish(arguments, request, cells)
+    if outcome.failed:
+        log.error("%d of %d cells failed", len(outcome.failed), len(cells))
+        return 1
+    return 0
+
+
+def _ready_cells(arguments: argparse.Namespace, request: Request) -> list[Cell]:
+    """Return the cells; say what is missing or not writable before anything is trained."""
+    cells = make_cells(request)
+    records.check_writable(arguments.results)
+    for cell in cells:
+        _ = cell.key  # needs the data and the weights
+    return cells
+
+
+def _run_here(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
+    from gcdbench.runner.local import choose_device, run_cells
+    from gcdbench.runner.pool import Pool, posts
+    from gcdbench.runner.tracker import check_tensorboard
+
+    if arguments.tensorboard:
+        check_tensorboard()
+    options = {
+        "workers": arguments.workers,
+        "tensorboard": arguments.tensorboard,
+        "since": time.time() if arguments.rerun else 0.0,
+    }
+    places = posts(arguments.device, arguments.jobs)
+    if len(places) > 1:
+        return Pool(arguments.results, places, options).run(cells)
+    device = choose_device(arguments.device)
+    return run_cells(cells, arguments.results, device=device, **options)
+
+
+def _publish(arguments: argparse.Namespace, request: Request, cells: Sequence[Cell]) -> None:
+    from gcdbench.report import commands as reports
+
+    methods = tuple(dict.fromkeys(cell.spelling.text for cell in cells))
+    reports.publish(arguments, dataclasses.replace(request, methods=methods))
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``plan`` beside those of a request."""
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def plan(arguments: argparse.Namespace, request: Request) -> int:
+    """Show what would run, what it will cost and what is done."""
+    from gcdbench.runner.cost import CostModel, duration
+
+    cells = make_cells(request)
+    sound = (r for _, r in records.read_all(arguments.results) if isinstance(r, dict))
+    model = CostModel(sound)
+    rows = [
+        {
+            "dataset": cell.dataset,
+            "method": cell.spelling.text,
+            "seed": cell.seed,
+            "key": cell.key,
+            "done": records.is_done(arguments.results, cell),
+            **dataclasses.asdict(model.estimate(cell)),
+        }
+        for cell in cells
+    ]
+    if arguments.json:
+        _say(json.dumps(rows, indent=1))
+        return 0
+    for row in rows:
+        place = f"{row['dataset']:<20} {row['method']:<24} seed {row['seed']:<4} {row['key']}"
+        time_ = "" if row["seconds"] is None else f", about {duration(row['seconds'])}"
+        cost = f"to do: {row['images']:,} images{time_} ({row['basis']})"
+        _say(f"{place}  {'done' if row['done'] else cost}")
+    left = [row for row in rows if not row["done"]]
+    total = f"{len(rows)} cells, {len(rows) - len(left)} done"
+    known = [row["seconds"] for row in left if row["seconds"] is not None]
+    if known:
+        some = "" if len(known) == len(left) else f" for {len(known)} of the other {len(left)}"
+        total += f"; about {duration(sum(known))} of one process{some}"
+    _say(total)
+    return 0
+
+
+def add_status(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``status`` beside those of a request."""
+    add = parser.add_argument
+    add("--watch", type=float, nargs="?", const=5.0, metavar="SECONDS", help="look again and again")
+    add("--json", action="store_true", help="for programs")
+
+
+def status(arguments: argparse.Namespace, request: Request) -> int:
+    """Show where each cell stands: done, running, failed and why, waiting, stale and why."""
+    from gcdbench.runner import status as status_
+
+    cells = make_cells(request)
+    while True:
+        rows = status_.states(cells, arguments.results)
+        if arguments.json:
+            _say(json.dumps([row.as_dict() for row in rows], indent=1))
+        else:
+            clear = "\x1b[H\x1b[2J" if arguments.watch and sys.stdout.isatty() else ""
+            _say(clear + status_.render(rows))
+        if not arguments.watch or status_.settled(rows):
+            return 0
+        time.sleep(arguments.watch)
+
+
+def add_results(parser: argparse.ArgumentParser) -> None:
+    """Add what can be done with results folders."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
+    merging = actions.add_parser("merge", help="copy the records of other folders into one")
+    merging.add_argument("sources", nargs="+", type=Path, metavar="DIR")
+    merging.add_argument("--into", type=Path, default=Path("results/runs"), metavar="DIR")
+    verifying = actions.add_parser("verify", help="check every record and its predictions")
+    verifying.add_argument("folder", nargs="?", type=Path, default=Path("results/runs"))
+
+
+def results(arguments: argparse.Namespace) -> int:
+    """Merge results folders, or verify one."""
+    from gcdbench.runner.merge import merge, sound
+
+    if arguments.action == "verify":
+        refused: list[tuple[Path, str]] = []
+        count = sum(1 for _ in sound(arguments.folder, refused))
+        _say(f"{count} sound records, {len(refused)} that cannot be trusted")
+    else:
+        merged = merge(arguments.sources, arguments.into)
+        refused = merged.refused
+        for folder in merged.beside:
+            log.warning("%s: two records with one key and other numbers; both are kept", folder)
+        counts = len(merged.copied), len(merged.same), len(merged.beside), len(refused)
+        _say("{} copied, {} there already, {} kept beside another, {} refused".format(*counts))
+    for path, reason in refused:
+        log.error("%s %s", path, reason)
+    return 1 if refused else 0
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+    return number
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,86 @@
+"""What a cell will cost, judged by what recorded cells have cost. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gcdbench.config import plain
+from gcdbench.plan import Cell
+
+VIEWS = 2  # of every image in a training step
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The work of a cell, and its time if similar cells are recorded."""
+
+    images: int  # views that are trained on and images that are scored
+    seconds: float | None = None
+    basis: str = "nothing like it is recorded"
+
+
+def work(train: Mapping[str, Any], *, pool: int, scored: int) -> int:
+    """Return the number of views in training and of images in the final scoring.
+
+    >>> work({"batch_size": 4, "draws_per_epoch": None, "epochs": 3}, pool=10, scored=5)
+    53
+    """
+    batch = min(train["batch_size"], pool)
+    steps = max((train["draws_per_epoch"] or pool) // batch, 1)
+    return train["epochs"] * steps * batch * VIEWS + scored
+
+
+class CostModel:
+    """Seconds per image of recorded cells: of the same method if there are, else of any."""
+
+    def __init__(self, recorded: Iterable[Mapping[str, Any]]) -> None:
+        self._rates: dict[tuple, list[float]] = defaultdict(list)
+        for record in recorded:
+            problem, settings = record["problem"], record["settings"]
+            images = work(
+                settings["train"],
+                pool=problem["labelled"] + problem["unlabelled"],
+                scored=sum(s["n"] for s in record["sets"].values()),
+            )
+            rate = record["timing"]["wall_seconds"] / images
+            kind = _kind(settings["backbone"], settings["train"])
+            self._rates[(record["method"], *kind)].append(rate)
+            self._rates[("", *kind)].append(rate)
+
+    def estimate(self, cell: Cell) -> Estimate:
+        """Estimate a cell."""
+        problem, train = cell.problem(), plain(cell.train)
+        scored = sum(len(s.rows) for s in problem.sets.values())
+        images = work(train, pool=len(problem.pool), scored=scored)
+        kind = _kind(plain(cell.backbone), train)
+        for method, whose in ((cell.spelling.text, "of this method"), ("", "of other methods")):
+            if rates := self._rates.get((method, *kind)):
+                number = len(rates)
+                basis = f"by {number} record{'s' * (number > 1)} {whose}"
+                return Estimate(images, images * statistics.median(rates), basis)
+        return Estimate(images)
+
+
+def _kind(backbone: Mapping[str, Any], train: Mapping[str, Any]) -> tuple:
+    """Return what decides the cost of an image beside the method."""
+    return backbone["name"], backbone["train_blocks"], bool(train.get("view_bank"))
+
+
+def duration(seconds: float) -> str:
+    """Write a time so that it can be read at a glance.
+
+    >>> [duration(s) for s in (8.4, 300, 7500, 200000)]
+    ['8 s', '5 min', '2 h 5 min', '2.3 days']
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes / 1440:.1f} days"

@@ -1,0 +1,101 @@
+"""Brings the records of several machines together. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gcdbench import records
+from gcdbench.errors import UserError
+from gcdbench.runner import journal
+
+
+@dataclass
+class Merged:
+    """What became of the records of a merge."""
+
+    copied: list[Path] = field(default_factory=list)
+    same: list[Path] = field(default_factory=list)  # there already, with the same numbers
+    beside: list[Path] = field(default_factory=list)  # there already, with other numbers
+    refused: list[tuple[Path, str]] = field(default_factory=list)
+
+
+def merge(sources: Sequence[Path], into: Path) -> Merged:
+    """Copy all sound records; of two with one key and unlike numbers, the first one counts.
+
+    The other one is kept beside it, in a folder ``previous-<n>``: one key means one experiment, so
+    unlike numbers are a difference of machines that somebody should look at.
+    """
+    for source in sources:
+        if not source.is_dir():
+            raise UserError(f"results merge: no folder {source}")
+        if source.resolve() == into.resolve():
+            raise UserError(f"results merge: {source} cannot be merged into itself")
+    records.check_writable(into)
+    merged = Merged()
+    for source in sources:
+        for path, record in sound(source, merged.refused):
+            _add(path.parent, record, into / path.parent.relative_to(source), merged)
+    return merged
+
+
+def sound(
+    results: Path, refused: list[tuple[Path, str]]
+) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yield the records that can be trusted and note the others."""
+    for path, record in records.read_all(results):
+        reason = _distrust(path, record)
+        if not reason and isinstance(record, dict):
+            yield path, record
+        else:
+            refused.append((path, reason))
+
+
+def _distrust(path: Path, record: Mapping[str, Any] | records.Damaged) -> str:
+    if isinstance(record, records.Damaged):
+        return record.reason
+    return records.misplaced(path, record) or records.wrong_predictions(path.parent, record)
+
+
+def _add(folder: Path, record: Mapping[str, Any], target: Path, merged: Merged) -> None:
+    try:
+        with journal.locked(target):
+            there = records.read_record(target / records.RECORD)
+            if isinstance(there, records.Damaged):
+                _copy(folder, target)
+                merged.copied.append(target)
+            elif _known(record, target):
+                merged.same.append(target)
+            else:
+                _copy(folder, _free(target))
+                merged.beside.append(target)
+    except journal.Busy:
+        merged.refused.append((folder, f"{target} is being trained right now; merge again later"))
+
+
+def _copy(folder: Path, target: Path) -> None:
+    record, predictions = (
+        (folder / name).read_bytes() for name in (records.RECORD, records.PREDICTIONS)
+    )
+    records.put(target, record, predictions)
+    if (folder / journal.LOG).exists() and not (target / journal.LOG).exists():
+        shutil.copy2(folder / journal.LOG, target / journal.LOG)
+
+
+def _known(record: Mapping[str, Any], target: Path) -> bool:
+    """Tell whether these numbers are in a cell's folder, as its record or beside it."""
+    for path in (target / records.RECORD, *target.glob(f"previous-*/{records.RECORD}")):
+        there = records.read_record(path)
+        if isinstance(there, dict) and records.same_numbers(there, record):
+            return True
+    return False
+
+
+def _free(folder: Path) -> Path:
+    number = 1
+    while (folder / f"previous-{number}").exists():
+        number += 1
+    return folder / f"previous-{number}"

@@ -1,0 +1,138 @@
+"""Where each cell stands, read from the results folder alone. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from gcdbench import records
+from gcdbench.plan import Cell
+from gcdbench.runner import journal
+from gcdbench.runner.cost import duration
+
+Kind = Literal[
+    "done", "running here", "running elsewhere", "queued", "failed", "stale", "damaged", "waiting"
+]
+# asks the scheduler for the states of jobs: job -> PENDING, RUNNING, ...
+Queue = Callable[[Sequence[str]], Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class State:
+    """Where one cell stands."""
+
+    dataset: str
+    method: str
+    seed: int
+    key: str
+    kind: Kind
+    detail: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for programs."""
+        row = asdict(self)
+        return {**{k: v for k, v in row.items() if k != "facts"}, **self.facts}
+
+
+def states(cells: Sequence[Cell], results: Path, queue: Queue | None = None) -> list[State]:
+    """Return the state of every cell."""
+    jobs = {
+        cell.key: job["job"]
+        for cell in cells
+        if (job := journal.read(records.cell_folder(results, cell), journal.JOB))
+    }
+    queued = queue(list(jobs.values())) if queue is not None and jobs else {}
+    return [_state(cell, results, jobs.get(cell.key, ""), queued) for cell in cells]
+
+
+def _state(cell: Cell, results: Path, job: str, queued: Mapping[str, str]) -> State:
+    kind, detail, facts = _judge(cell, results, job, queued)
+    return State(cell.dataset, cell.spelling.text, cell.seed, cell.key, kind, detail, facts)
+
+
+def _judge(
+    cell: Cell, results: Path, job: str, queued: Mapping[str, str]
+) -> tuple[Kind, str, dict[str, Any]]:
+    folder = records.cell_folder(results, cell)
+    record = records.read_done(results, cell)
+    progress = journal.read(folder, journal.PROGRESS)
+    if progress is not None and journal.lives(progress):
+        here = progress["host"] == socket.gethostname()
+        return "running here" if here else "running elsewhere", describe(progress), progress
+    if isinstance(record, dict):
+        seconds = record["timing"]["wall_seconds"]
+        return "done", f"in {duration(seconds)}", {"wall_seconds": seconds}
+    if job in queued:
+        return "queued", f"as job {job} ({queued[job].lower()})", {"job": job}
+    failure = journal.read(folder, journal.FAILURE)
+    if failure is not None:
+        return "failed", failure["message"], {"failed_at": failure["time"]}
+    if progress is not None or job:
+        return "waiting", f"{_lost(progress, job)}; {_next_start(folder)}", {}
+    if record is not None:
+        return "damaged", f"its record {record.reason}; it will be trained again", {}
+    if reason := _stale(cell, folder):
+        return "stale", reason, {}
+    return "waiting", _next_start(folder) if folder.exists() else "", {}
+
+
+def describe(progress: Mapping[str, Any]) -> str:
+    """Say how far a running cell is."""
+    parts = [str(progress.get("phase", ""))]
+    if "epoch" in progress:
+        parts = [f"epoch {progress['epoch']} of {progress['epochs']}"]
+    if progress.get("loss") is not None:
+        parts.append(f"loss {progress['loss']:.3f}")
+    if progress.get("eta") is not None:
+        age = time.time() - progress["updated"]
+        parts.append(f"{duration(max(progress['eta'] - age, 0))} left")
+    return f"{', '.join(parts)} (process {progress['pid']} on {progress['host']})"
+
+
+def _lost(progress: Mapping[str, Any] | None, job: str) -> str:
+    """Say who worked on a cell and left it without a record."""
+    if progress is None:
+        return f"job {job} left the queue without a record"
+    return f"process {progress['pid']} on {progress['host']} died"
+
+
+def _next_start(folder: Path) -> str:
+    steps = [int(path.stem.rpartition("-")[2]) for path in folder.glob(journal.CHECKPOINTS)]
+    return f"goes on after step {max(steps)}" if steps else "starts anew"
+
+
+def _stale(cell: Cell, folder: Path) -> str:
+    """Say why the newest record of a cell of this name does not count, if there is one."""
+    paths = folder.parent.glob(f"seed{cell.seed}-*/{records.RECORD}")
+    for path in sorted(paths, key=lambda p: p.stat().st_mtime, reverse=True):
+        record = records.read_record(path)
+        if isinstance(record, dict):
+            return f"recorded with {records.differences(record, cell) or 'another key'}"
+    return ""
+
+
+def render(rows: Sequence[State]) -> str:
+    """Write states as a table with a line of counts."""
+    widths = [
+        max((len(getattr(row, name)) for row in rows), default=0)
+        for name in ("dataset", "method", "kind")
+    ]
+    lines = [
+        f"{row.dataset:<{widths[0]}}  {row.method:<{widths[1]}}  seed {row.seed:<3}  "
+        f"{row.kind:<{widths[2]}}  {row.detail}".rstrip()
+        for row in rows
+    ]
+    counts = Counter(row.kind for row in rows)
+    summary = ", ".join(f"{number} {kind}" for kind, number in counts.items())
+    return "\n".join([*lines, f"{len(rows)} cells: {summary}"])
+
+
+def settled(rows: Sequence[State]) -> bool:
+    """Tell whether nothing more will change by itself."""
+    return not any(row.kind.startswith("running") or row.kind == "queued" for row in rows)
