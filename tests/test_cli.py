@@ -67,7 +67,7 @@ def test_a_run_writes_the_leaderboard_and_a_second_one_trains_nothing(tmp_path, 
     table = pd.read_csv(tmp_path / "leaderboard" / "drawshift-quick.csv")
     assert {"line", "solid"} <= set(table["set"])
     assert {"All", "Old", "New"} == set(table["split"])
-    assert (tmp_path / "leaderboard" / "drawshift-quick.png").stat().st_size > 5000
+    assert (tmp_path / "leaderboard" / "drawshift-quick-bars.png").stat().st_size > 5000
     records = list(tmp_path.glob("*/*/*/record.json"))
     before = [path.stat().st_mtime_ns for path in records]
 
