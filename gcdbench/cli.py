@@ -1,4 +1,4 @@
-"""Command line: arguments to a request, one small function per verb.
+"""Command line: arguments to a request; what a verb does is in the module that it comes from.
 
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 some cells failed, 2
 the request was wrong, 130 interrupted. Heavy modules are imported inside the verbs that need them.
@@ -7,8 +7,6 @@ the request was wrong, 130 interrupted. Heavy modules are imported inside the ve
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +18,7 @@ from gcdbench.config import parse_assignments
 from gcdbench.data import commands as data
 from gcdbench.errors import UserError
 from gcdbench.report import commands as reports
+from gcdbench.runner import commands as runs
 
 EXAMPLES = """examples:
   gcdbench run --suite drawshift --methods simgcd gcd     train, score, print the leaderboard
@@ -75,16 +74,10 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--debug", action="store_true", help="show tracebacks")
         return sub
 
-    run = verb("run", _run, "train and score the cells that have no record yet")
-    _add_request(run)
-    run.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: auto)")
-    run.add_argument("--workers", type=int, default=0, help="processes that load images")
-
-    plan = verb("plan", _plan, "show what would run and what is done")
-    _add_request(plan)
-    plan.add_argument("--json", action="store_true", help="for programs")
-
     for name, add, on_request in (
+        ("run", runs.add_run, runs.run),
+        ("plan", runs.add_plan, runs.plan),
+        ("status", runs.add_status, runs.status),
         ("leaderboard", reports.add_leaderboard, reports.leaderboard),
         ("plot", reports.add_plot, reports.plot),
         ("report", reports.add_report, reports.report),
@@ -95,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     data.add_parser(verbs)
 
     for name, add, function in (
+        ("results", runs.add_results, runs.results),
         ("list", tools.add_list, tools.list_),
         ("show", tools.add_show, tools.show),
         ("check", tools.add_check, tools.check),
@@ -143,58 +137,3 @@ def _request(arguments: argparse.Namespace) -> Any:
         quick=arguments.quick,
         data_root=arguments.data_root,
     )
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    from gcdbench.plan import make_cells
-    from gcdbench.records import check_writable
-
-    request = _request(arguments)
-    cells = make_cells(request)
-    check_writable(arguments.results)
-    for cell in cells:
-        _ = cell.key  # needs the data and the weights: says what is missing before any training
-
-    from gcdbench.runner.local import choose_device, run_cells
-
-    device = choose_device(arguments.device)
-    outcome = run_cells(cells, arguments.results, device=device, workers=arguments.workers)
-    if not outcome.trained and not outcome.failed:
-        log.info("all %d cells are recorded already: nothing was trained", len(cells))
-    elif outcome.skipped:
-        log.info("%d of %d cells were recorded already", len(outcome.skipped), len(cells))
-    if outcome.trained or outcome.skipped:
-        requested = dataclasses.replace(
-            request, methods=tuple(dict.fromkeys(c.spelling.text for c in cells))
-        )
-        reports.publish(arguments, requested)
-    if outcome.failed:
-        log.error("%d of %d cells failed", len(outcome.failed), len(cells))
-        return 1
-    return 0
-
-
-def _plan(arguments: argparse.Namespace) -> int:
-    from gcdbench.plan import make_cells
-    from gcdbench.records import is_done
-
-    cells = make_cells(_request(arguments))
-    rows = [
-        {
-            "dataset": cell.dataset,
-            "method": cell.spelling.text,
-            "seed": cell.seed,
-            "key": cell.key,
-            "done": is_done(arguments.results, cell),
-        }
-        for cell in cells
-    ]
-    if arguments.json:
-        print(json.dumps(rows, indent=1))
-        return 0
-    for row in rows:
-        state = "done" if row["done"] else "to do"
-        place = f"{row['dataset']:<20} {row['method']:<24} seed {row['seed']:<4}"
-        print(f"{place} {row['key']}  {state}")
-    print(f"{len(rows)} cells, {sum(bool(row['done']) for row in rows)} done")
-    return 0
