@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ def golden(case: str, field: str, file: str = "gcd_ssk") -> np.ndarray:
         return archive[f"{case}__{field}"]
 
 
+@cache
 def cluster(case: str, **changes: object) -> KMeansResult:
     settings = CASES[case]
     options = {
@@ -140,11 +142,11 @@ def test_more_clusters_than_distinct_points_leave_some_empty(k: int, init: str) 
 
 @pytest.mark.parametrize("init", INITS)
 def test_memory_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, init: str) -> None:
-    rows = problem(n=2000, d=8, k=30)
-    free = semi_supervised_kmeans(*rows, 30, n_init=3, init=init)
-    monkeypatch.setattr("gcdbench.nearest.BLOCK", 4096)
+    rows = problem(n=1000, d=8, k=30)
+    free = semi_supervised_kmeans(*rows, 30, n_init=2, init=init)
+    monkeypatch.setattr("gcdbench.nearest.BLOCK", 10_000)
     for memory in (0, 50_000):  # nothing kept, the scores of some rows kept
-        tight = semi_supervised_kmeans(*rows, 30, n_init=3, init=init, memory=memory)
+        tight = semi_supervised_kmeans(*rows, 30, n_init=2, init=init, memory=memory)
         assert torch.equal(tight.labels, free.labels)
         assert torch.equal(tight.centers, free.centers)
 
