@@ -49,16 +49,14 @@ def test_filling_a_circle_gives_a_disc_and_leaves_its_neighbours_alone(script):
     assert not filled[2].any()
 
 
-def test_a_pen_follows_strokes_and_surrounds_solid_areas(script):
-    pen = script("styles").pen
-    disc = torch.zeros(1, 1, 64, 64)
-    disc[..., 16:48, 16:48] = 1
-    assert pen(disc)[0, 0, 32, 32] == 0
-    assert pen(disc)[0, 0, 16, 32] == 1
-    line = torch.zeros(1, 1, 64, 64)
-    line[..., 30:35, :] = 1
-    assert pen(line)[0, 0, 32, 32] == 1
-    assert pen(line).sum() < line.sum()
+def test_carving_shows_the_strokes_of_a_line_drawing_and_the_outline_of_a_solid_one(script):
+    disc = torch.from_numpy(script("styles").fill_shapes(circles(1)))[None].float()
+    ring = torch.from_numpy(circles(1))[None]
+    carved = script("styles").carve(torch.cat([ring, disc]), torch.cat([disc, disc]))
+    assert carved[0, 0, 32, 32] == 1
+    assert (carved[0] * ring[0]).sum() == 0
+    assert carved[1, 0, 32, 32] == 0
+    assert carved[1].sum() > 0
 
 
 def test_restyled_drawings_are_images_and_follow_their_seed(script):

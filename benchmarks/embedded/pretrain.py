@@ -92,19 +92,13 @@ def learning_rate(step: int, total: int, *, peak: float) -> float:
     return peak * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / max(1, total - WARMUP)))
 
 
-def make_optimizer(model: Namer, args: argparse.Namespace) -> torch.optim.AdamW:
-    """Decay matrices only, as is usual for transformers, and train the first block slowly.
-
-    A first block that learns as fast as the others leaves them little to do: it names concepts at
-    once and forgets how a thing is drawn, which the first block of a large transformer still tells.
-    """
-    early = {id(p) for p in model.trunk.patch_embed.parameters()}
-    early |= {id(p) for p in model.trunk.blocks[0].parameters()}
-    groups = []
-    for parameter in (p for p in model.parameters() if p.requires_grad):
-        decay = args.weight_decay if parameter.ndim > 1 else 0.0
-        scale = args.early_lr if id(parameter) in early else 1.0
-        groups.append({"params": [parameter], "weight_decay": decay, "scale": scale})
+def make_optimizer(model: nn.Module, weight_decay: float) -> torch.optim.AdamW:
+    """Decay matrices only, as is usual for transformers."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+    ]
     return torch.optim.AdamW(groups, betas=(0.9, 0.98), fused=True)
 
 
@@ -115,7 +109,7 @@ class Run:
         self.args, self.corpus = args, corpus
         torch.manual_seed(args.seed)
         self.model = Namer(build_embedded(read_lite0(args.stem)), corpus.num_concepts)
-        self.optimizer = make_optimizer(self.model, args)
+        self.optimizer = make_optimizer(self.model, args.weight_decay)
         self.shards = Shards(args.corpus, args.stem, args.cache, args.seed, args.epochs)
         self.total = args.epochs * (len(corpus) // args.batch_size)
         self.checkpoint = args.out.with_suffix(".checkpoint.pt")
@@ -162,9 +156,8 @@ class Run:
             self.optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            rate = learning_rate(self.step, self.total, peak=self.args.lr)
             for group in self.optimizer.param_groups:
-                group["lr"] = group["scale"] * rate
+                group["lr"] = learning_rate(self.step, self.total, peak=self.args.lr)
             self.optimizer.step()
             self.step += 1
             named = (cosines.argmax(dim=1) == wanted).float().mean()
@@ -237,8 +230,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="safetensors file to write")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=128, help="a divisor of a shard's 4096")
-    parser.add_argument("--lr", type=float, default=8e-4)
-    parser.add_argument("--early-lr", type=float, default=0.1, help="share of it in block 1")
+    parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--scale", type=float, default=16.0, help="inverse temperature")
     parser.add_argument("--label-smoothing", type=float, default=0.1)

@@ -16,12 +16,11 @@ from torch.nn import functional as F
 
 # How often each style is drawn (weights); "original" keeps the drawing's own strokes and colours.
 STYLES = {
-    "original": 0.32,
+    "original": 0.40,
     "grey": 0.06,
     "thick": 0.12,
-    "thin": 0.04,
-    "pen": 0.16,
-    "edges": 0.06,
+    "thin": 0.06,
+    "edges": 0.12,
     "silhouette": 0.08,
     "carved": 0.16,
 }
@@ -71,20 +70,6 @@ def thin(ink: Tensor) -> Tensor:
     return -thicken(-ink)
 
 
-def pen(ink: Tensor, radius: int = 3) -> Tensor:
-    """Redraw with a thin pen, as a sketch is: along the middle of strokes, around solid areas."""
-    solid = ink
-    for _ in range(radius):
-        solid = thin(solid)
-    for _ in range(radius):
-        solid = thicken(solid)
-    lines, rest = solid - thin(solid), ink - solid
-    for _ in range(radius):  # what an opening removes at each width is the middle of the strokes
-        lines = torch.maximum(lines, rest - thicken(thin(rest)))
-        rest = thin(rest)
-    return F.max_pool2d(F.pad(lines, (0, 1, 0, 1)), kernel_size=2, stride=1)
-
-
 def carve(ink: Tensor, filled: Tensor) -> Tensor:
     """Cut the strokes out of the filled shape, as solid icons show their details."""
     carved = filled * (1 - ink)
@@ -96,7 +81,6 @@ def carve(ink: Tensor, filled: Tensor) -> Tensor:
 STROKES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "thick": lambda ink, filled: thicken(ink),
     "thin": lambda ink, filled: 0.4 * ink + 0.6 * thin(ink),
-    "pen": lambda ink, filled: pen(ink),
     "edges": lambda ink, filled: thicken(ink) - ink,
     "silhouette": lambda ink, filled: torch.maximum(filled, ink),
     "carved": carve,
