@@ -11,6 +11,8 @@ from scipy import sparse
 
 from gcdbench.data.corruptions.chance import Chance
 
+BLOCK = 16  # rows worked off at once: whole cache lines, and few enough to stay in the cache
+
 
 class Taps(NamedTuple):
     """Linear interpolation: for each result two source positions and their weights."""
@@ -65,7 +67,7 @@ class _Zooms:
     """The enlargements that are averaged, without the first, which is the image itself.
 
     `down` and `across` are the taps (zoom, position) of the two axes. As matrices, the former come
-    in blocks of rows with all zooms together, small enough to be worked off within the cache.
+    in blocks of rows with all zooms together.
     """
 
     def __init__(self, height: int, width: int, severity: int) -> None:
@@ -73,10 +75,9 @@ class _Zooms:
         factors = np.arange(1, stops[severity - 1], steps[severity - 1])[1:]
         self.count = len(factors)
         self.down, self.across = _centred(height, factors), _centred(width, factors)
-        block = max(1, 2**17 // (3 * width * self.count))
         self.vertical = [
-            Taps(*(part[:, top : top + block] for part in self.down)).operator(height)
-            for top in range(0, height, block)
+            Taps(*(part[:, top : top + BLOCK] for part in self.down)).operator(height)
+            for top in range(0, height, BLOCK)
         ]
         shift = width * np.arange(self.count)[:, None]  # all zooms side by side
         source = np.stack([self.across.low + shift, self.across.high + shift])
