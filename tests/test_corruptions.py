@@ -88,7 +88,12 @@ class Replay:
         return self.random.uniform(low, high)
 
 
-@pytest.mark.parametrize("name", TOLERANCE)
+# where one draw decides about a whole image many are needed; the seeded tests below are quick
+MANY_DRAWS = ("fog", "frost", "frost_photographs")
+NAMES = [pytest.param(n, marks=[pytest.mark.slow] * (n in MANY_DRAWS)) for n in TOLERANCE]
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_pixels_and_changes_are_distributed_as_in_the_reference(
     name, severity, golden, clean_images, drawn_ice
