@@ -9,11 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 BLOCK = 2 * 2**20  # bytes worked on at a time: about what a core's cache holds
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Centres, their ``-|c|^2 / 2``, and how wrong the difference of two scores can be."""
+
+    centers: Tensor
+    offset: Tensor
+    error: float
 
 
 class Nearest:
@@ -30,29 +40,30 @@ class Nearest:
         self.scores = self.centers = self.labels = x.new_empty(0, 0)
 
     def __call__(self, centers: Tensor) -> Tensor:
-        """Return the index of the nearest centre of each row."""
+        """Return the index of the nearest centre of each row, the lowest among equals."""
         moved = self._moved(centers)
         if not bool(moved.any()):
             return self.labels
         # With most centres moving, writing to scattered columns would cost what it saves.
-        partly = int(moved.sum()) <= 0.8 * len(centers)
-        offset = -0.5 * centers.square().sum(1)
+        few = int(moved.sum()) <= 0.8 * len(centers)
+        places = self._places(centers)
         labels = torch.empty(len(self.x), dtype=torch.long, device=self.x.device)
         for block in blocks(len(self.x), len(centers)):
             x, scores = self.x[block], self.scores[block] if block.stop <= self.kept else None
-            if partly and scores is not None:
-                labels[block] = self._revise(scores, x, centers, offset, moved, self.labels[block])
+            if few and scores is not None:
+                labels[block] = _revise(scores, x, places, moved, self.labels[block])
             else:
-                scores = torch.addmm(offset, x, centers.T, out=scores)
-                labels[block] = self._decide(scores, x, centers)
+                scores = torch.addmm(places.offset, x, centers.T, out=scores)
+                labels[block] = _decide(scores, x, places)
         self.centers, self.labels = centers, labels
         return labels
 
     def adopt(self, centers: Tensor, scores: Tensor) -> None:
         """Take over the scores of all rows for centres that the next call will ask about."""
         self.centers, self.scores, self.kept = centers, scores, len(scores)
+        places = self._places(centers)
         parts = [
-            self._decide(scores[block], self.x[block], centers)
+            _decide(scores[block], self.x[block], places)
             for block in blocks(len(self.x), len(centers))
         ]
         self.labels = torch.cat(parts)
@@ -63,42 +74,37 @@ class Nearest:
         self.scores = centers.new_empty(self.kept, len(centers))
         return torch.ones(len(centers), dtype=torch.bool, device=centers.device)
 
-    def _revise(
-        self,
-        scores: Tensor,
-        x: Tensor,
-        centers: Tensor,
-        offset: Tensor,
-        moved: Tensor,
-        labels: Tensor,
-    ) -> Tensor:
-        """Decide again where the row's own centre moved or another one came as near."""
-        columns = moved.nonzero().squeeze(1)
-        fresh = torch.addmm(offset[columns], x, centers[columns].T)
-        scores.scatter_(1, columns.expand(len(x), -1), fresh)
-        own = scores.gather(1, labels[:, None]).squeeze(1)
-        rivalled = fresh.amax(1) >= own - self._error(centers)
-        doubtful = (moved[labels] | rivalled).nonzero().squeeze(1)
-        return labels.index_put((doubtful,), self._decide(scores[doubtful], x, centers, doubtful))
-
-    def _decide(
-        self, scores: Tensor, x: Tensor, centers: Tensor, rows: Tensor | None = None
-    ) -> Tensor:
-        """Return the best of each row of scores, by exact distances where rounding may decide."""
-        top, label = scores.max(1, keepdim=True)
-        second = scores.scatter_(1, label, -math.inf).amax(1, keepdim=True)
-        scores.scatter_(1, label, top)
-        close = (top - second <= self._error(centers)).squeeze(1).nonzero().squeeze(1)
-        label = label.squeeze(1)
-        if len(close):
-            label[close] = _exactly(x[close if rows is None else rows[close]], centers)
-        return label
-
-    def _error(self, centers: Tensor) -> float:
-        """Bound the rounding error of the difference of two scores."""
-        reach = float(torch.linalg.vector_norm(centers, dim=1).max())
+    def _places(self, centers: Tensor) -> _Places:
+        lengths = squared_lengths(centers)
+        reach = math.sqrt(float(lengths.max()))
         size = math.sqrt(self.x.shape[1]) * reach * (self.longest + reach)
-        return 2 * _unit_roundoff() * size
+        return _Places(centers, -0.5 * lengths, 2 * _unit_roundoff() * size)
+
+
+def _revise(scores: Tensor, x: Tensor, places: _Places, moved: Tensor, labels: Tensor) -> Tensor:
+    """Decide again where the row's own centre moved or another one came as near."""
+    columns = moved.nonzero().squeeze(1)
+    fresh = torch.addmm(places.offset[columns], x, places.centers[columns].T)
+    scores.scatter_(1, columns.expand(len(x), -1), fresh)
+    own = scores.gather(1, labels[:, None]).squeeze(1)
+    rivalled = fresh.amax(1) >= own - places.error
+    doubtful = (moved[labels] | rivalled).nonzero().squeeze(1)
+    return labels.index_put((doubtful,), _decide(scores[doubtful], x, places, doubtful))
+
+
+def _decide(scores: Tensor, x: Tensor, places: _Places, rows: Tensor | None = None) -> Tensor:
+    """Return the best column of each row of scores, by exact distances where rounding may decide.
+
+    The scores are those of ``x``, or of ``x[rows]``.
+    """
+    top, label = scores.max(1, keepdim=True)
+    second = scores.scatter_(1, label, -math.inf).amax(1, keepdim=True)
+    scores.scatter_(1, label, top)
+    close = (top - second <= places.error).squeeze(1).nonzero().squeeze(1)
+    label = label.squeeze(1)
+    if len(close):
+        label[close] = _exactly(x[close if rows is None else rows[close]], places.centers)
+    return label
 
 
 def _exactly(x: Tensor, centers: Tensor) -> Tensor:
