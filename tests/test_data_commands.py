@@ -133,6 +133,13 @@ def test_an_altered_file_is_told_by_its_checksum(trees, capsys):
     assert "altered: " in capsys.readouterr().out
 
 
+def test_an_archive_that_was_kept_is_compared_too(trees, capsys):
+    trees.cub()
+    trees.text("downloads/CUB_200_2011.tgz", "not what the server has")
+    call("verify", "cub", "--no-decode", "--data-root", trees.root)
+    assert f"altered: {trees.root}/downloads/CUB_200_2011.tgz" in capsys.readouterr().out
+
+
 def test_the_datasets_of_a_suite_are_verified_with_their_settings(trees, tmp_path, capsys):
     trees.image("mine/photo/ant/1.png")
     trees.image("mine/photo/bee/1.png")

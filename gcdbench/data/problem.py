@@ -136,8 +136,12 @@ class Source(ABC):
         return {"images": self.problem("verify").images}
 
     def checksums(self) -> dict[Path, str]:
-        """Return the published checksums of files on disk, for ``gcdbench data verify``."""
-        return {}
+        """Return the published checksums of files on disk: of archives that were kept."""
+        if self.root is None:
+            return {}
+        names = {address.rpartition("/")[2]: checksum for address, checksum in self.archives}
+        found = ((self.root / "downloads" / name, checksum) for name, checksum in names.items())
+        return {path: checksum for path, checksum in found if checksum and path.is_file()}
 
     def locate(self, *needed: str) -> Path:
         """Return the dataset's folder: the first one that holds all that is needed."""

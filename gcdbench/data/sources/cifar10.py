@@ -100,9 +100,10 @@ test_batch"""
         }
 
     def checksums(self) -> dict[Path, str]:
-        """Return the checksums that the dataset is published with."""
+        """Return the checksums of the batches, too."""
         folder = self.locate(*TRAIN, "test_batch")
-        return {folder / name: f"md5:{value}" for name, value in MD5.items()}
+        batches = {folder / name: f"md5:{value}" for name, value in MD5.items()}
+        return {**super().checksums(), **batches}
 
     def _read(self, *batches: str, name: str) -> Any:
         folder = self.locate(*TRAIN, "test_batch")
