@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import math
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -123,8 +124,9 @@ def explore(curve: Callable[[int], float], *, low: int, high: int, search: Searc
 def run_estimate(features_path: str | Path, out_dir: str | Path, **options: Any) -> KEstimate:
     """Estimate K from an ``.npz`` file and leave the curve as ``k_curve.csv`` and ``k_curve.png``.
 
-    The file holds ``features`` ``(n, d)`` and ``labels`` ``(n,)``, negative where unknown; the
-    options are those of ``estimate_k``.
+    The file holds ``features`` ``(n, d)`` and ``labels`` ``(n,)``, negative where unknown, or any
+    labels and ``labelled`` ``(n,)``, True where they may be used, as ``gcdbench evaluate`` takes
+    them. The options are those of ``estimate_k``.
     """
     features, labels = _load(Path(features_path))
     estimate = estimate_k(features, labels, **options)
@@ -170,10 +172,19 @@ def _halve(curve: Callable[[int], float], low: int, high: int) -> None:
 
 
 def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist; write features and labels with numpy.savez")
+    """Return features and labels, negative where the file says or implies that they are hidden."""
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is not an .npz file; write one with numpy.savez")
     with np.load(path) as archive:
         missing = {"features", "labels"} - set(archive.files)
         if missing:
             raise ValueError(f"{path} lacks {sorted(missing)}; it holds {sorted(archive.files)}")
-        return archive["features"], archive["labels"]
+        features, labels = archive["features"], archive["labels"]
+        if "labelled" not in archive.files:
+            return features, labels
+        known = archive["labelled"].astype(bool)
+    if known.shape != labels.shape:
+        raise ValueError(f"{path} has {len(labels)} labels but {len(known)} flags in labelled")
+    ids = np.full(len(labels), -1)
+    ids[known] = np.unique(labels[known], return_inverse=True)[1]
+    return features, ids

@@ -101,9 +101,25 @@ def test_bad_input_is_refused_in_a_sentence(change: dict, message: str) -> None:
         estimate_k(**{**good, **change})
 
 
+def test_hidden_labels_are_not_used(tmp_path: Path) -> None:
+    x, labels = features()
+    known = labels.numpy() >= 0
+    names = np.where(known, np.char.add("bird", labels.numpy().astype(str)), "hidden")
+    np.savez(tmp_path / "named.npz", features=x, labels=names, labelled=known)
+    np.savez(tmp_path / "plain.npz", features=x, labels=labels)
+    curves = [
+        run_estimate(tmp_path / f"{name}.npz", tmp_path, high=20, n_init=1).curve
+        for name in ("named", "plain")
+    ]
+    assert curves[0] == curves[1]
+
+
 def test_a_file_that_is_missing_or_incomplete_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"none\.npz does not exist"):
+    with pytest.raises(ValueError, match=r"none\.npz is not an \.npz file"):
         run_estimate(tmp_path / "none.npz", tmp_path)
     np.savez(tmp_path / "half.npz", features=np.eye(3))
     with pytest.raises(ValueError, match=r"half\.npz lacks \['labels'\]"):
         run_estimate(tmp_path / "half.npz", tmp_path)
+    np.savez(tmp_path / "odd.npz", features=np.eye(3), labels=np.arange(3), labelled=[True])
+    with pytest.raises(ValueError, match="3 labels but 1 flags"):
+        run_estimate(tmp_path / "odd.npz", tmp_path)
