@@ -196,7 +196,7 @@ def test_the_type_of_the_ids_does_not_matter(dtype: torch.dtype) -> None:
 def test_the_device_of_the_ids_does_not_matter() -> None:
     preds, labels = torch.randint(0, 100, (2, 1000), generator=torch.Generator().manual_seed(0))
     expected = accuracies(preds=preds, labels=labels, num_old=50)
-    assert accuracies(preds=preds.cuda(), labels=labels.cuda(), num_old=50) == expected
+    assert accuracies(preds=preds.to("cuda"), labels=labels.to("cuda"), num_old=50) == expected
 
 
 def test_a_thousand_classes_and_half_a_million_samples_are_scored() -> None:
