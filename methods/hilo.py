@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from gcdbench.adaptation import reverse_gradient
@@ -53,6 +54,7 @@ class HiLo(Method):
         align_clusters: bool = True  # ours; released gives the clusters to the wrong rows
         critic: Literal["mlp", "cosine"] = "mlp"  # paper; released reads a cosine only
         critic_update: Literal["adversarial", "joint"] = "adversarial"  # ours; released: joint
+        critic_scaled: bool = True  # ours: every projection at length sqrt(e); released: as it is
         critic_dim: int = 512  # hidden width of the perceptron, ours; no source gives one
         information_weight: float = 1.0  # paper and released
         domain_entropy_weight: float = 0.1  # paper and released
@@ -70,7 +72,12 @@ class HiLo(Method):
         projection_dim: int = 256  # released
 
         presets: ClassVar[dict[str, dict[str, Any]]] = {
-            "released": {"critic": "cosine", "critic_update": "joint", "align_clusters": False},
+            "released": {
+                "align_clusters": False,
+                "critic": "cosine",
+                "critic_update": "joint",
+                "critic_scaled": False,
+            },
         }
 
     def __init__(self, config: Any, task: Task, backbone: Backbone) -> None:
@@ -159,7 +166,11 @@ class HiLo(Method):
 
         Adversarial: the critic's loss, minus the estimated information; the reversal makes the
         features minimise that information. Joint: the estimate itself, for critic and features.
+        No other term sees the length of a projection. It must not decide whether the critic can
+        learn, nor be a way for the features to hide from it: hence the common scale.
         """
+        if self.config.critic_scaled:
+            z, domain_z = (F.normalize(x, dim=1) * x.shape[1] ** 0.5 for x in (z, domain_z))
         if self.config.critic_update == "joint":
             return js_mutual_information(self.critic(z, domain_z))
         scores = self.critic(reverse_gradient(z), reverse_gradient(domain_z))
