@@ -41,7 +41,7 @@ def start_from_stem(trunk: VisionTransformer, maps: Tensor) -> None:
     """Start the trunk so that its class token holds the mean of the stem's standardised map.
 
     The first block averages the tokens into the class token, all else adds nothing yet: training
-    improves on features that are useful already, which a random start takes hours to reach.
+    improves on features that are useful already instead of having to find them first.
     """
     std, mean = torch.std_mean(maps, dim=(0, 2, 3))
     proj = trunk.patch_embed.proj
