@@ -38,6 +38,7 @@ def folder(toy: Toy):
 
 def progress(**more) -> dict:
     facts = {"pid": os.getpid(), "born": journal.process_birth(os.getpid()), "host": "far-away"}
+    facts["phase"] = "training"
     known = {"epoch": 2, "epochs": 3, "loss": 1.5, "eta": 600.0, "updated": time.time()}
     return {**facts, **known, **more}
 

@@ -28,6 +28,12 @@ JOB = "job.json"
 TRACEBACK = "error.log"
 LOG = "log.jsonl"
 CHECKPOINTS = "checkpoint-*.pt"  # the number is that of the steps before it
+# what a note must hold to be one
+_NEEDED = {
+    PROGRESS: ("host", "pid", "born", "updated", "phase"),
+    FAILURE: ("message", "time"),
+    JOB: ("job",),
+}
 BEAT_SECONDS = 5.0
 DEAD_SECONDS = 120.0  # without a sign of life on another machine, which cannot be asked
 log = logging.getLogger(__name__)
@@ -62,6 +68,7 @@ class Heart:
             "pid": os.getpid(),
             "born": process_birth(os.getpid()),
             "started": time.time(),
+            "phase": "preparing",
             **facts,
         }
         self._stop = threading.Event()
@@ -106,16 +113,16 @@ def process_birth(pid: int) -> str:
 
 def lives(progress: dict[str, Any]) -> bool:
     """Tell whether the process that wrote a sign of life still runs, as far as can be known."""
-    if progress.get("host") != socket.gethostname():
-        return time.time() - float(progress.get("updated", 0)) < DEAD_SECONDS
-    pid = int(progress.get("pid", 0))
+    if progress["host"] != socket.gethostname():
+        return time.time() - progress["updated"] < DEAD_SECONDS
+    pid = progress["pid"]
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:  # it lives, as somebody else's
         pass
-    return process_birth(pid) == progress.get("born")
+    return process_birth(pid) == progress["born"]
 
 
 def note_failure(folder: Path, message: str, details: str = "") -> None:
@@ -141,4 +148,5 @@ def read(folder: Path, name: str) -> dict[str, Any] | None:
         value = json.loads((folder / name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return value if isinstance(value, dict) else None
+    whole = isinstance(value, dict) and all(key in value for key in _NEEDED[name])
+    return value if whole else None

@@ -133,7 +133,7 @@ def _run_locked(cell: Cell, setting: Setting, folder: Path) -> Attempt:
     before = records.read_done(setting.results, cell)
     log.info("%s", cell.label)
     try:
-        with journal.Heart(folder, key=cell.key, phase="preparing") as heart:
+        with journal.Heart(folder, key=cell.key) as heart:
             record = CellRun(cell, setting, heart).execute()
     except Exception as error:
         message = explain(error)

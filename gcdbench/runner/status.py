@@ -84,7 +84,7 @@ def _judge(
 
 def describe(progress: Mapping[str, Any]) -> str:
     """Say how far a running cell is."""
-    parts = [str(progress.get("phase", ""))]
+    parts = [str(progress["phase"])]
     if "epoch" in progress:
         parts = [f"epoch {progress['epoch']} of {progress['epochs']}"]
     if progress.get("loss") is not None:
