@@ -62,7 +62,8 @@ class Browser:
         """Return the addresses that the page has asked for since the last call."""
         messages = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
         sent = [m for m in messages if m["method"] == "Network.requestWillBeSent"]
-        return [message["params"]["request"]["url"] for message in sent]
+        urls = [message["params"]["request"]["url"] for message in sent]
+        return [url for url in urls if not url.startswith("chrome://")]  # the browser's first tab
 
     def picture(self, path: Path) -> None:
         """Write a picture of the whole page."""
