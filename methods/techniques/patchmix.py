@@ -3,8 +3,7 @@
 The patch embeddings of a labelled and an unlabelled image are blended, each patch by its own random
 share. The blend belongs to the labelled image's class to the degree alpha to which its attention
 lies on that image, and is trained like any other image: contrastive, classified with a smoothed
-label, and distilled between two views. The idea is PMTrans's (Zhu et al., CVPR 2023), whose own
-form is the technique ``pmtrans``.
+label, and distilled between two views. The idea is PMTrans's (Zhu et al., CVPR 2023).
 
 Temperatures here are relative to the posterior of the method that is trained. "Released" below is
 the code of HiLo's authors, which the preset of that name repeats.
