@@ -63,7 +63,8 @@ class Browser:
         messages = [json.loads(e["message"])["message"] for e in self.driver.get_log("performance")]
         sent = [m for m in messages if m["method"] == "Network.requestWillBeSent"]
         urls = [message["params"]["request"]["url"] for message in sent]
-        return [url for url in urls if not url.startswith("chrome://")]  # the browser's first tab
+        schemes = ("file:", "http:", "https:", "ws:", "wss:")  # not chrome:, the first tab's own
+        return [url for url in urls if url.startswith(schemes)]
 
     def picture(self, path: Path) -> None:
         """Write a picture of the whole page."""
