@@ -101,11 +101,12 @@ def test_after_a_run_everything_is_written_and_the_leaderboard_printed(arguments
 
 
 def test_what_is_left_out_is_said_on_the_way(made, arguments, monkeypatch, caplog):
-    left_out = [LeftOut("x/record.json", "damaged", "does not match its checksum")]
+    reason = "does not match its checksum"
+    left_out = [LeftOut(f"{name}/record.json", "damaged", reason) for name in "xyz"]
     changed = Collection(**{**made.__dict__, "left_out": left_out})
     monkeypatch.setattr(collecting, "collect", lambda request, results: changed)
     commands.report(arguments(commands.add_report), REQUEST)
-    assert "left out: x/record.json does not match its checksum" in caplog.text
+    assert caplog.messages == [f"left out: x/record.json and 2 more: {reason}"]
 
 
 def test_without_records_there_is_nothing_to_report(arguments, monkeypatch, made):

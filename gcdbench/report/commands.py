@@ -135,8 +135,12 @@ def _board(arguments: argparse.Namespace, request: Request) -> Board:
     from gcdbench.report.collect import collect
 
     collection = collect(request, arguments.results)
+    by_reason: dict[str, list[str]] = {}
     for one in collection.left_out:
-        log.warning("left out: %s", one)
+        by_reason.setdefault(one.reason, []).append(one.path)
+    for reason, paths in by_reason.items():
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        log.warning("left out: %s%s: %s", paths[0], more, reason)
     if not collection.records:
         raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
     return make(collection, Suite.load(request.suite).name + ("-quick" if request.quick else ""))
