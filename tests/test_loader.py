@@ -21,6 +21,8 @@ from gcdbench.data.views import Views, recolour
 from gcdbench.errors import UserError
 from gcdbench.layout import PACKAGE
 
+# torch starts its workers by a fork, of which Python 3.12 warns in processes with threads
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 GOLDEN = Path(__file__).parent / "golden"
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 

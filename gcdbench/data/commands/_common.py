@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -57,7 +58,8 @@ def in_parallel(
         prepare(*given)
         yield from map(work, items)
         return
-    with ProcessPoolExecutor(workers, initializer=prepare, initargs=given) as pool:
+    fresh = multiprocessing.get_context("spawn")  # a fork would copy the locks of other threads
+    with ProcessPoolExecutor(workers, fresh, initializer=prepare, initargs=given) as pool:
         try:
             for future in as_completed([pool.submit(work, item) for item in items]):
                 yield future.result()
