@@ -40,8 +40,3 @@ def to_csv(collection: Collection) -> str:
 def to_markdown(collection: Collection, suite: str) -> str:
     """Return the leaderboard as Markdown."""
     return text.markdown(make(collection, suite))
-
-
-def write(collection: Collection, suite: str, folder: Path) -> list[Path]:
-    """Write the leaderboard of a collection in all formats."""
-    return write_all(make(collection, suite), folder)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
-from gcdbench.report.board import Board, make
-from gcdbench.report.collect import Collection
-from gcdbench.report.plots import bars as _bars
+from gcdbench.report.board import Board
+from gcdbench.report.plots.bars import bars
 from gcdbench.report.plots.canvas import NothingToDraw, write
 from gcdbench.report.plots.corruptions import corruptions
 from gcdbench.report.plots.critical import critical
@@ -20,7 +19,7 @@ from gcdbench.report.plots.sensitivity import sensitivity
 __all__ = ["PLOTS", "NothingToDraw", "sensitivity", "write"]
 
 PLOTS: dict[str, Callable[[Board], Figure]] = {
-    "bars": _bars.bars,
+    "bars": bars,
     "drop": drop,
     "radar": radar,
     "errors": errors,
@@ -28,8 +27,3 @@ PLOTS: dict[str, Callable[[Board], Figure]] = {
     "critical": critical,
     "corruptions": corruptions,
 }
-
-
-def bars(collection: Collection, suite: str) -> Figure:
-    """Draw the bars of a collection."""
-    return PLOTS["bars"](make(collection, suite))

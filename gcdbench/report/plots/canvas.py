@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,11 +81,12 @@ def horizontal_grid(axes: Iterable[Axes]) -> None:
 
 def write(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as PNG and PDF beside each other; the same figure gives the same bytes."""
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every table of a font
     paths = []
     for suffix, metadata in ((".png", {"Software": None}), (".pdf", {"CreationDate": None})):
         buffer = io.BytesIO()
         with drawing():
             figure.savefig(buffer, format=suffix[1:], dpi=200, metadata=metadata)
-        paths.append(path.with_name(path.name.removesuffix(".png") + suffix))
+        paths.append(path.with_name(path.name + suffix))
         write_atomically(paths[-1], buffer.getvalue())
     return paths
