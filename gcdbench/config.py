@@ -8,6 +8,7 @@ ten, and a key that is given twice is an error.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import types
 import typing
@@ -112,8 +113,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     A class with a field ``preset`` may name sets of values in ``presets`` (name -> key -> value):
     those of the chosen preset take the place of the defaults, and what is given goes over both.
     """
-    hints = typing.get_type_hints(cls, localns=vars(typing))
-    types_ = {f.name: hints[f.name] for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    types_ = _types(cls)
     for key in values:
         if key not in types_:
             raise unknown("key", str(key), types_, where)
@@ -133,6 +133,13 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
         raise
     except ValueError as error:
         raise UserError(f"{where}: {error}") from error
+
+
+@functools.cache
+def _types(cls: type) -> dict[str, Any]:
+    """Return the types of a dataclass's fields; resolving the annotations takes its time."""
+    hints = typing.get_type_hints(cls, localns=vars(typing))
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def _preset(cls: type, values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from gcdbench.draws import beta, integers, permutation
 from gcdbench.losses import mean_or_zero
@@ -79,6 +79,16 @@ def efdm(tokens: Tensor, partners: Tensor, share: Tensor) -> Tensor:
     rank = order.argsort(dim=1)
     matched = values[partners].gather(1, rank)
     return tokens + (1 - share[:, None, None]) * (matched - tokens.detach())
+
+
+def positive_parameter(values: list[float], *, learn: bool) -> nn.Parameter:
+    """Return a parameter whose softplus has the given values: shapes of a Beta, weights of terms.
+
+    >>> F.softplus(positive_parameter([1.5, 0.1], learn=False)).tolist()
+    [1.5, 0.10000000149011612]
+    """
+    raw = torch.tensor(values, dtype=torch.float64).expm1().log()
+    return nn.Parameter(raw.float(), requires_grad=learn)
 
 
 def patch_mix(source: Tensor, target: Tensor, beta: Tensor) -> Tensor:

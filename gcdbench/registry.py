@@ -79,10 +79,9 @@ def broken(kind: str) -> dict[str, str]:
 
 def face(kind: str, name: str) -> Face:
     """Look a plug-in up by name."""
-    found = _scan(kind)
-    if name not in found:
-        raise unknown(kind, name, found)
-    entry = found[name]
+    entry = _plugins[kind].get(name) or _shipped(kind, name) or _scan(kind).get(name)
+    if entry is None:
+        raise unknown(kind, name, _scan(kind))
     if isinstance(entry, UserError):
         raise entry
     return entry
@@ -120,16 +119,30 @@ def add_plugin(path: Path) -> Face:
 
 
 def _scan(kind: str) -> dict[str, Face | UserError]:
-    _, folder, prefix, group = KINDS[kind]
+    _, folder, _, group = KINDS[kind]
     found: dict[str, Face | UserError] = {}
     for path in sorted(folder.glob("*.py")):
-        if not path.name.startswith("_"):
-            stamp = path.stat().st_mtime_ns
-            found[path.stem] = _try_face(kind, path.stem, path, f"{prefix}.{path.stem}", stamp)
-    for point in importlib.metadata.entry_points(group=group):
+        if (entry := _shipped(kind, path.stem)) is not None:
+            found[path.stem] = entry
+    for point in _entry_points(group):
         if point.name not in found:
             found[point.name] = _entry_point_face(kind, point)
     return found | _plugins[kind]
+
+
+def _shipped(kind: str, name: str) -> Face | UserError | None:
+    """Read the plug-in of a name from the project's own folder, if it is there."""
+    _, folder, prefix, _ = KINDS[kind]
+    path = folder / f"{name}.py"
+    if name.startswith("_") or not path.is_file():
+        return None
+    return _try_face(kind, name, path, f"{prefix}.{name}", path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """Read the entry points of a group, once: it opens a file of every installed package."""
+    return tuple(importlib.metadata.entry_points(group=group))
 
 
 def _entry_point_face(kind: str, point: importlib.metadata.EntryPoint) -> Face | UserError:

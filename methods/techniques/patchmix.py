@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from gcdbench import draws
 from gcdbench.losses import (
@@ -29,7 +29,13 @@ from gcdbench.losses import (
     teacher_temperature,
 )
 from gcdbench.method import Batch, Clock, Model, Step, Task, Technique
-from gcdbench.mixing import attention_share, image_pairs, patch_mix, stacked_pairs
+from gcdbench.mixing import (
+    attention_share,
+    image_pairs,
+    patch_mix,
+    positive_parameter,
+    stacked_pairs,
+)
 
 
 class PatchMix(Technique):
@@ -72,8 +78,8 @@ class PatchMix(Technique):
     def __init__(self, config: Any, task: Task, model: Model) -> None:
         super().__init__(config, task, model)
         c = config
-        self.raw_weights = _positive([c.weight, c.weight], learn=c.learn_weights)
-        self.raw_shape = _positive([c.concentration] * 2, learn=c.learn_concentration)
+        self.raw_weights = positive_parameter([c.weight, c.weight], learn=c.learn_weights)
+        self.raw_shape = positive_parameter([c.concentration] * 2, learn=c.learn_concentration)
 
     def terms(self, model: Model, batch: Batch, step: Step, clock: Clock) -> dict[str, Tensor]:
         c, recording = self.config, step.recording
@@ -134,9 +140,3 @@ class PatchMix(Technique):
         if self.config.attention == "softmax":
             return mean.softmax(1)
         return mean / mean.sum(1, keepdim=True)
-
-
-def _positive(values: list[float], *, learn: bool) -> nn.Parameter:
-    """Return a parameter whose softplus has the given values."""
-    raw = torch.tensor(values, dtype=torch.float64).expm1().log()
-    return nn.Parameter(raw.float(), requires_grad=learn)

@@ -1,0 +1,114 @@
+"""PMTrans: PatchMix as it was first proposed, for domain adaptation (Zhu et al., CVPR 2023).
+
+The patch embeddings of a labelled and an unlabelled image are blended, each patch by its own random
+share. The blend must find both of its origins by cosine among the features of the batch, and be
+classified as both, each to the degree to which the attention lies on it. The unlabelled image's
+class is what its nearest neighbours in a memory of earlier steps were taken for.
+
+Official: the blend, its learnt Beta, the scores from attention, the memory and both losses. Ours:
+pseudo-labels are of all classes, old and new; the memory starts empty and takes the features of the
+step itself, where the official code encodes the images once more; the first views are blended,
+because PMTrans has only one; the classification of whole images is left to the method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gcdbench import draws
+from gcdbench.losses import mean_or_zero
+from gcdbench.method import UNLABELLED, Batch, Clock, Model, Step, Task, Technique
+from gcdbench.mixing import (
+    attention_share,
+    image_pairs,
+    mixed_feature_loss,
+    mixed_label_loss,
+    patch_mix,
+    positive_parameter,
+)
+
+
+class PMTrans(Technique):
+    paper: ClassVar[str] = "https://arxiv.org/abs/2303.13434"
+    requires: ClassVar[frozenset[str]] = frozenset({"logits", "tokens", "attention"})
+
+    @dataclass(frozen=True)
+    class Config:
+        weight: float = 0.1269280110429726  # of both losses: softplus(-2), where official starts
+        learn_weights: bool = False  # ours; official does, by small steps: SGD's end near zero
+        concentration: float = 1.3132616875182228  # both of the Beta: ln(1 + e), official start
+        learn_concentration: bool = True  # official, at the cost of a trunk with gradients
+        neighbours: int = 5  # in the memory, official
+
+    features_seen: Tensor
+    classes_seen: Tensor
+    seen: Tensor
+    place: Tensor
+
+    def __init__(self, config: Any, task: Task, model: Model) -> None:
+        super().__init__(config, task, model)
+        c, hidden = config, task.labels == UNLABELLED
+        self.raw_weights = positive_parameter([c.weight, c.weight], learn=c.learn_weights)
+        self.raw_shape = positive_parameter([c.concentration] * 2, learn=c.learn_concentration)
+        images = int(hidden.sum())
+        self.register_buffer("features_seen", torch.zeros(images, model.backbone.dim))
+        self.register_buffer("classes_seen", torch.zeros(images, task.num_classes))
+        self.register_buffer("seen", torch.zeros(images, dtype=torch.bool))
+        self.register_buffer("place", hidden.cumsum(0) - 1, persistent=False)
+
+    def terms(self, model: Model, batch: Batch, step: Step, clock: Clock) -> dict[str, Tensor]:
+        generator = clock.generator("pmtrans")
+        pairs = image_pairs(batch.labelled[batch.order], generator=generator)
+        source, target = (batch.order[rows] for rows in pairs)
+        a, b = F.softplus(self.raw_shape)
+        if not len(source):
+            return {"features": 0 * (a + b) * mean_or_zero(step.features[:0])}
+
+        patches = step.recording.patches
+        shape = (len(source), patches.shape[1])
+        beta = draws.beta(a, b, *shape, generator=generator, device=source.device)
+        mixed = patch_mix(patches[source], patches[target], beta)
+        scores = step.recording.attention.mean((0, 2)).softmax(1)
+        share = attention_share(beta, scores[source])
+
+        features = model.backbone.tail(model.backbone.trunk(mixed)).cls
+        labels = batch.labels[source]
+        pseudo_labels, confidence = self.recall(step.features[target], batch.index[target])
+        origins = step.features[source], step.features[target]
+        on_features, on_labels = F.softplus(self.raw_weights)
+        return {
+            "features": on_features * mixed_feature_loss(features, *origins, labels, share),
+            "labels": on_labels
+            * mixed_label_loss(model.classify(features), labels, pseudo_labels, confidence, share),
+        }
+
+    @torch.no_grad()
+    def recall(self, features: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return class and confidence (n,) by the images remembered nearest, but for the own one.
+
+        As long as nothing is remembered, the confidence is zero and the class means nothing.
+        """
+        cosines = F.normalize(features.float(), dim=1) @ self.features_seen.T
+        cosines = cosines.masked_fill(~self.seen, -torch.inf)
+        cosines.scatter_(1, self.place[index][:, None], -torch.inf)
+        count = min(self.config.neighbours, len(self.seen))
+        nearest, rows = cosines.topk(count, dim=1)
+        votes = self.classes_seen[rows] * nearest.isfinite()[..., None]
+        confidence, classes = votes.mean(1).max(1)
+        return classes, confidence
+
+    def after_step(self, model: Model, batch: Batch, step: Step, clock: Clock) -> None:
+        """Remember the unlabelled images of the step, first views."""
+        assert step.logits is not None
+        hidden = ~batch.labelled
+        rows = self.place[batch.index[hidden]]
+        squared = step.logits[: len(batch)][hidden].float().softmax(1).square()
+        share = squared / squared.sum(0).clamp(min=torch.finfo(squared.dtype).tiny)
+        self.features_seen[rows] = F.normalize(step.features[: len(batch)][hidden].float(), dim=1)
+        self.classes_seen[rows] = share
+        self.seen[rows] = True
