@@ -113,7 +113,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     A class with a field ``preset`` may name sets of values in ``presets`` (name -> key -> value):
     those of the chosen preset take the place of the defaults, and what is given goes over both.
     """
-    types_ = _types(cls)
+    types_ = _types(cls)  # type: ignore[arg-type]  # classes are hashable
     for key in values:
         if key not in types_:
             raise unknown("key", str(key), types_, where)
