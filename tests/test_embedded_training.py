@@ -61,7 +61,7 @@ def test_carving_shows_the_strokes_of_a_line_drawing_and_the_outline_of_a_solid_
 
 def test_restyled_drawings_are_images_and_follow_their_seed(script):
     restyle = script("styles").restyle
-    first, again, other = (
+    (first, ways), (again, _), (other, _) = (
         restyle(drawings(64), torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
     )
     assert first.shape == (64, 3, 64, 64)
@@ -69,6 +69,16 @@ def test_restyled_drawings_are_images_and_follow_their_seed(script):
     assert first.max() <= 1
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+    assert ways.min() >= 0
+    assert ways.max() < script("styles").NUM_STYLES
+
+
+def test_only_drawings_said_to_be_coloured_have_colours(script):
+    styles = script("styles")
+    images, ways = styles.restyle(drawings(64), torch.Generator().manual_seed(0))
+    coloured = ways % 2 == 1
+    assert not styles.has_colour(1 - images[~coloured]).any()
+    assert 0 < coloured.sum() < 64
 
 
 def test_only_drawings_without_a_direction_are_mirrored(script):
@@ -89,12 +99,13 @@ def test_an_untrained_trunk_hands_on_the_mean_of_the_map(script):
     pretrain = script("pretrain")
     torch.manual_seed(0)
     model = pretrain.Namer(pretrain.build_embedded(), 2)
-    maps = torch.randn(64, 112, 4, 4) + 2 * torch.randn(64, 112, 1, 1)
+    channels = model.trunk.patch_embed.proj.in_channels
+    maps = torch.randn(64, channels, 4, 4) + 2 * torch.randn(64, channels, 1, 1)
     pretrain.start_from_stem(model.trunk, maps)
     standard = (maps - maps.mean((0, 2, 3), keepdim=True)) / maps.std((0, 2, 3), keepdim=True)
     mean = torch.nn.functional.normalize(standard.mean((2, 3)), dim=1)
     with torch.no_grad():
-        feature = model.feature(maps)
+        _, feature = model.features(maps)
     pairs = torch.tril_indices(64, 64, offset=-1)
     alike = torch.stack([(f @ f.T)[pairs[0], pairs[1]] for f in (mean, feature)])
     assert torch.corrcoef(alike)[0, 1] > 0.95
@@ -107,6 +118,14 @@ def test_the_nearest_neighbours_vote(script):
     )
     labels = torch.tensor([1, 1, 1, 0, 0, 2, 2, 2, 2, 2])
     assert vote(neighbours, labels, torch.eye(2)).tolist() == [1, 2]
+
+
+def test_a_linear_map_names_what_a_line_can_separate(script):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(300) % 3
+    rows = torch.eye(3)[labels] + 0.1 * torch.randn(300, 3, generator=generator)
+    named = script("probe").fit_and_name(rows[:150], labels[:150], rows[150:])
+    assert (named == labels[150:]).float().mean() > 0.99
 
 
 @pytest.fixture

@@ -1,13 +1,15 @@
 """Train the embedded backbone's blocks on a corpus of drawings of other concepts.
 
     python benchmarks/embedded/pretrain.py --corpus corpus.zip --stem efficientnet-lite0.pth \
-        --cache DIR --out embedded.safetensors --epochs 1
+        --cache DIR --out embedded.safetensors
 
 The stem (EfficientNet-Lite0, trained on ImageNet) stays frozen, so a second process redraws the
 drawings in random styles and runs the stem ahead of the training; what it makes is kept in shards
-under ``--cache`` and found again by a later run. The blocks learn to name the corpus's concepts.
-The suite's classes and images play no part.
-An interrupted run goes on from its last checkpoint; the same arguments give the same weights.
+under ``--cache`` and found again by a later run. The blocks learn to name the corpus's concepts at
+the last block and, at the first, the way a drawing was drawn: what a large transformer comes to by
+itself (strokes early, things late), a small one is told. The suite's classes and images play no
+part. An interrupted run goes on from its last checkpoint; the same arguments give the same
+weights.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 import timm
 import torch
 from safetensors.torch import save_file
-from shards import SHARD, Corpus, Shards, read_corpus, read_lite0, shards_per_epoch
+from shards import NUM_WAYS, SHARD, Corpus, Shard, Shards, read_corpus, read_lite0, shards_per_epoch
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -40,8 +42,9 @@ WARMUP = 50  # steps
 def start_from_stem(trunk: VisionTransformer, maps: Tensor) -> None:
     """Start the trunk so that its class token holds the mean of the stem's standardised map.
 
-    The first block averages the tokens into the class token, all else adds nothing yet: training
-    improves on features that are useful already instead of having to find them first.
+    The second block averages the tokens into the class token, all else adds nothing yet: training
+    improves on features that are useful already instead of having to find them first. The first
+    block is left to learn how things are drawn.
     """
     std, mean = torch.std_mean(maps, dim=(0, 2, 3))
     proj = trunk.patch_embed.proj
@@ -51,32 +54,39 @@ def start_from_stem(trunk: VisionTransformer, maps: Tensor) -> None:
     for block in trunk.blocks:
         nn.init.zeros_(block.attn.proj.weight)
         nn.init.zeros_(block.mlp.fc2.weight)
-    first = trunk.blocks[0].attn
-    nn.init.eye_(first.qkv.weight[2 * trunk.embed_dim :])
-    nn.init.eye_(first.proj.weight)
+    second = trunk.blocks[1].attn
+    nn.init.eye_(second.qkv.weight[2 * trunk.embed_dim :])
+    nn.init.eye_(second.proj.weight)
 
 
 class Namer(nn.Module):
-    """The trunk above the stem with a cosine classifier over the corpus's concepts."""
+    """The trunk above the stem with a cosine classifier over the corpus's concepts.
+
+    A second classifier tells from the first block's class token the way a drawing is drawn.
+    """
 
     def __init__(self, trunk: VisionTransformer, num_concepts: int) -> None:
         super().__init__()
         self.trunk = trunk
         self.prototypes = nn.Parameter(torch.zeros(num_concepts, trunk.embed_dim))
+        self.way = nn.Linear(trunk.embed_dim, NUM_WAYS)
 
-    def feature(self, maps: Tensor) -> Tensor:
-        """Return the class token's direction (n, d) for maps of the stem."""
+    def features(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the class tokens (n, d) of the first and the last block, normalised."""
         tokens = self.trunk.patch_embed.proj(maps).flatten(2).transpose(1, 2)
-        tokens = self.trunk.blocks(self.trunk._pos_embed(tokens))
-        return F.normalize(self.trunk.norm(tokens)[:, 0], dim=1)
+        first = self.trunk.blocks[0](self.trunk._pos_embed(tokens))
+        last = self.trunk.blocks[1:](first)
+        return self.trunk.norm(first[:, 0]), F.normalize(self.trunk.norm(last[:, 0]), dim=1)
 
-    def forward(self, maps: Tensor) -> Tensor:
-        return self.feature(maps) @ F.normalize(self.prototypes, dim=1).T
+    def forward(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits of the way drawn and cosines to the concepts."""
+        first, last = self.features(maps)
+        return self.way(first), last @ F.normalize(self.prototypes, dim=1).T
 
     @torch.no_grad()
     def imprint(self, maps: Tensor, concepts: Tensor) -> None:
         """Point each prototype to where the drawings of its concept lie."""
-        features = torch.cat([self.feature(part) for part in maps.float().split(256)])
+        features = torch.cat([self.features(part)[1] for part in maps.float().split(256)])
         self.prototypes.index_add_(0, concepts, features - features.mean(dim=0))
         self.prototypes.copy_(F.normalize(self.prototypes, dim=1))
         # A concept without a drawing here starts from anywhere.
@@ -118,7 +128,7 @@ class Run:
     def initialise(self, maker: BaseProcess) -> None:
         """Give the trunk and its prototypes a good start from the first shards."""
         count = min(START_SHARDS, shards_per_epoch(len(self.corpus)))
-        maps = torch.cat([self.shards.wait_for(maker, 0, shard) for shard in range(count)])
+        maps = torch.cat([self.shards.wait_for(maker, 0, shard).maps for shard in range(count)])
         concepts = torch.cat([self.concepts(0, shard) for shard in range(count)])
         start_from_stem(self.model.trunk, maps[:SHARD].float())
         self.model.imprint(maps, concepts)
@@ -139,20 +149,25 @@ class Run:
         progress = tqdm(todo, desc="shards", initial=self.done, total=todo.stop)
         for index in progress:
             where = divmod(index, per_epoch)
-            loss, named = self.train_on(self.shards.wait_for(maker, *where), self.concepts(*where))
-            progress.set_postfix(epoch=where[0], loss=f"{loss:.3f}", named=f"{named:.3f}")
+            shard = self.shards.wait_for(maker, *where)
+            loss, named, told = self.train_on(shard, self.concepts(*where))
+            figures = {"loss": f"{loss:.3f}", "named": f"{named:.3f}", "told": f"{told:.3f}"}
+            progress.set_postfix(epoch=where[0], **figures)
             self.done = index + 1
             self.save_checkpoint()
 
-    def train_on(self, maps: Tensor, concepts: Tensor) -> tuple[float, float]:
-        """Pass once through a shard; return its mean loss and the share of drawings named."""
+    def train_on(self, shard: Shard, concepts: Tensor) -> tuple[float, float, float]:
+        """Pass once through a shard; return its mean loss and the shares named and told how."""
         size, smoothing = self.args.batch_size, self.args.label_smoothing
-        batches = len(maps) // size
-        seen = torch.zeros(2)
+        batches = len(concepts) // size
+        seen = torch.zeros(3)
         for start in range(0, batches * size, size):
-            wanted = concepts[start : start + size]
-            cosines = self.model(maps[start : start + size].float())
-            loss = F.cross_entropy(self.args.scale * cosines, wanted, label_smoothing=smoothing)
+            part = slice(start, start + size)
+            ways, cosines = self.model(shard.maps[part].float())
+            loss = F.cross_entropy(
+                self.args.scale * cosines, concepts[part], label_smoothing=smoothing
+            )
+            loss = loss + self.args.way_weight * F.cross_entropy(ways, shard.ways[part])
             self.optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -160,10 +175,11 @@ class Run:
                 group["lr"] = learning_rate(self.step, self.total, peak=self.args.lr)
             self.optimizer.step()
             self.step += 1
-            named = (cosines.argmax(dim=1) == wanted).float().mean()
-            seen += torch.stack([loss.detach(), named])
-        loss_mean, named_mean = (seen / batches).tolist()
-        return loss_mean, named_mean
+            named = (cosines.argmax(dim=1) == concepts[part]).float().mean()
+            told = (ways.argmax(dim=1) == shard.ways[part]).float().mean()
+            seen += torch.stack([loss.detach(), named, told])
+        loss_mean, named_mean, told_mean = (seen / batches).tolist()
+        return loss_mean, named_mean, told_mean
 
     def resume(self) -> None:
         """Go on from the checkpoint if there is one."""
@@ -228,11 +244,12 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--stem", type=Path, required=True, help="Lite0's .pth file")
     parser.add_argument("--cache", type=Path, required=True, help="folder for decoded data")
     parser.add_argument("--out", type=Path, required=True, help="safetensors file to write")
-    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=128, help="a divisor of a shard's 4096")
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--weight-decay", type=float, default=0.05)
     parser.add_argument("--scale", type=float, default=16.0, help="inverse temperature")
+    parser.add_argument("--way-weight", type=float, default=0.3, help="of telling how drawn")
     parser.add_argument("--label-smoothing", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)

@@ -1,11 +1,12 @@
-"""Ask features of the suite's drawings for class and domain, by their nearest neighbours.
+"""Ask features of the suite's drawings for class and domain, by neighbours and a linear map.
 
     python benchmarks/embedded/probe.py --data gcdbench/data/drawshift/drawshift.zip
     python benchmarks/embedded/probe.py --data ... --weights other.safetensors --lite0 lite0.pth
 
-Half of each class and domain serves as labelled neighbours, the other half is asked. The first
-table names the class from the neighbours of one domain; the second, from all domains together,
-sets class against domain at the first and the last block.
+Half of each class and domain is labelled, the other half is asked. The first table names the class
+from the labelled of one domain, by five nearest neighbours and by a linear map (ridge regression
+onto the classes); the second, by neighbours of all domains together, sets class against domain at
+the first and the last block.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import io
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +35,7 @@ from gcdbench.nn.embedded import MEAN, STD, WEIGHTS, build_embedded
 DOMAINS = ("quickdraw", "line", "solid", "color")
 NEIGHBOURS = 5
 BATCH = 128
+RIDGE = 0.1  # weight of the penalty, relative to the features' mean square
 
 
 def read_drawings(archive: Path) -> tuple[Tensor, pd.DataFrame]:
@@ -63,6 +66,20 @@ def vote(neighbours: Tensor, labels: Tensor, asked: Tensor) -> Tensor:
     return votes.argmax(dim=1)
 
 
+def fit_and_name(known: Tensor, labels: Tensor, asked: Tensor) -> Tensor:
+    """Name each asked row by a linear map fitted to the known rows."""
+    centre = known.mean(dim=0)
+    x = (known - centre).double()
+    wanted = F.one_hot(labels).double()
+    penalty = RIDGE * x.square().sum() / x.shape[1]
+    gram = x.T @ x + penalty * torch.eye(x.shape[1], dtype=x.dtype)
+    weights = torch.linalg.solve(gram, x.T @ (wanted - wanted.mean(dim=0)))
+    return ((asked - centre).double() @ weights + wanted.mean(dim=0)).argmax(dim=1)
+
+
+Namer = Callable[[Tensor, Tensor, Tensor], Tensor]  # known rows, their labels, rows to be named
+
+
 class Probe:
     """Features with the labels, domains and halves needed to question them."""
 
@@ -72,16 +89,16 @@ class Probe:
         self.domains = torch.from_numpy(pd.Categorical(index["domain"], DOMAINS).codes.astype(int))
         self.known = torch.from_numpy(labelled_half(index, seed))
 
-    def accuracy(self, labels: Tensor, known: Tensor, asked: Tensor) -> float:
-        named = vote(self.features[known], labels[known], self.features[asked])
+    def accuracy(self, labels: Tensor, known: Tensor, asked: Tensor, name: Namer = vote) -> float:
+        named = name(self.features[known], labels[known], self.features[asked])
         return 100 * (named == labels[asked]).float().mean().item()
 
-    def across(self) -> dict[str, list[float]]:
-        """Return class accuracies: for each domain of neighbours, one per domain asked."""
+    def across(self, namer: Namer) -> dict[str, list[float]]:
+        """Return class accuracies: for each labelled domain, one per domain asked."""
         known = [self.known & (self.domains == code) for code in range(len(DOMAINS))]
         asked = [~self.known & (self.domains == code) for code in range(len(DOMAINS))]
         return {
-            name: [self.accuracy(self.classes, near, far) for far in asked]
+            name: [self.accuracy(self.classes, near, far, namer) for far in asked]
             for name, near in zip(DOMAINS, known, strict=True)
         }
 
@@ -145,11 +162,14 @@ def raw_pixels(images: Tensor, size: int = 24) -> Tensor:
 
 def print_tables(probes: dict[str, Probe]) -> None:
     """Print both tables in Markdown."""
-    print("| features | neighbours |", " | ".join(DOMAINS), "|")
+    print("| features | labelled |", " | ".join(DOMAINS), "|")
     print("|---" * (2 + len(DOMAINS)) + "|")
     for name, probe in probes.items():
-        for near, row in probe.across().items():
-            print(f"| {name} | {near} |", " | ".join(f"{x:.1f}" for x in row), "|")
+        near = probe.across(vote)
+        fitted = probe.across(fit_and_name)
+        for domain in DOMAINS:
+            both = zip(near[domain], fitted[domain], strict=True)
+            print(f"| {name} | {domain} |", " | ".join(f"{a:.1f} / {b:.1f}" for a, b in both), "|")
     print("\n| features | class | domain |\n|---|---|---|")
     for name, probe in probes.items():
         told_class, told_domain = probe.pooled()

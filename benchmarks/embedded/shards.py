@@ -21,13 +21,14 @@ import pandas as pd
 import PIL.Image
 import timm
 import torch
-from styles import fill_shapes, flip, restyle
+from styles import NUM_STYLES, fill_shapes, flip, restyle
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from gcdbench.nn.embedded import IMAGE_SIZE, MEAN, STD, build_embedded
 
 SHARD = 4096  # drawings per shard
+NUM_WAYS = 2 * NUM_STYLES  # ways to draw: icons and sketches, in each style
 STEM_BATCH = 128
 # Sketches and icons of one thing share a concept; most have the same name, these do not.
 SYNONYMS = {
@@ -47,10 +48,11 @@ DIRECTED = re.compile(r"left|right|back|forward|next|previous|undo|redo|reply|lo
 
 @dataclass(frozen=True)
 class Corpus:
-    """Drawings (n, 4, h, w) in bytes, their concepts, and which of them may be mirrored."""
+    """Drawings (n, 4, h, w) in bytes, their concepts, whether by hand, and if to be mirrored."""
 
     drawings: np.ndarray
     concepts: np.ndarray
+    by_hand: np.ndarray
     mirror: np.ndarray
 
     def __len__(self) -> int:
@@ -78,7 +80,8 @@ def read_corpus(archive: Path, cache: Path) -> Corpus:
     names = index["name"].map(concept_name)
     concepts, _ = pd.factorize(names)
     mirror = ~names.str.contains(DIRECTED).to_numpy()
-    return Corpus(np.load(decoded, mmap_mode="r"), concepts.astype(np.int64), mirror)
+    by_hand = (index["kind"] == "quickdraw").to_numpy()
+    return Corpus(np.load(decoded, mmap_mode="r"), concepts.astype(np.int64), by_hand, mirror)
 
 
 def decode(files: zipfile.ZipFile, paths: list[str]) -> np.ndarray:
@@ -98,6 +101,14 @@ def save_whole(path: Path, array: np.ndarray) -> None:
     partial = path.with_suffix(f".{os.getpid()}.partial.npy")
     np.save(partial, array)
     partial.replace(path)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Maps of the stem (n, c, h, w) and the way each drawing was drawn."""
+
+    maps: Tensor
+    ways: Tensor
 
 
 def read_lite0(path: Path) -> dict[str, Tensor]:
@@ -130,6 +141,10 @@ class Shards:
         """Return the file of one shard."""
         return self.cache / f"{styles_digest()}-{self.seed}-{epoch:03d}-{shard:03d}.npy"
 
+    def ways_path(self, epoch: int, shard: int) -> Path:
+        """Return the file of the ways in which a shard's drawings are drawn."""
+        return self.path(epoch, shard).with_suffix(".ways.npy")
+
     def rows(self, count: int, epoch: int) -> Iterator[np.ndarray]:
         """Yield, shard by shard, the rows of a corpus of ``count`` in this epoch's order."""
         order = np.random.RandomState([self.seed, epoch]).permutation(count)
@@ -146,7 +161,9 @@ class Shards:
                     return
                 if not self.path(epoch, shard).exists():
                     salt = (self.seed * 1000 + epoch) * 1000 + shard
-                    save_whole(self.path(epoch, shard), stem_outputs(stem, corpus, rows, salt))
+                    maps, ways = stem_outputs(stem, corpus, rows, salt)
+                    save_whole(self.ways_path(epoch, shard), ways)
+                    save_whole(self.path(epoch, shard), maps)
 
     def start_maker(self) -> BaseProcess:
         """Make the shards in a second process."""
@@ -154,14 +171,15 @@ class Shards:
         maker.start()
         return maker
 
-    def wait_for(self, maker: BaseProcess, epoch: int, shard: int) -> Tensor:
+    def wait_for(self, maker: BaseProcess, epoch: int, shard: int) -> Shard:
         """Load a shard as soon as the maker has written it."""
         path = self.path(epoch, shard)
         while not path.exists():
             if not maker.is_alive() and not path.exists():
                 raise RuntimeError(f"the process that makes {path.name} stopped; see its message")
             time.sleep(0.2)
-        return torch.from_numpy(np.load(path))
+        ways = np.load(self.ways_path(epoch, shard))
+        return Shard(torch.from_numpy(np.load(path)), torch.from_numpy(ways))
 
 
 def shards_per_epoch(count: int) -> int:
@@ -176,14 +194,17 @@ def orphaned() -> bool:
 
 
 @torch.inference_mode()
-def stem_outputs(stem: nn.Module, corpus: Corpus, rows: np.ndarray, seed: int) -> np.ndarray:
-    """Redraw the given drawings and return the stem's maps (n, c, h, w) in half precision."""
+def stem_outputs(
+    stem: nn.Module, corpus: Corpus, rows: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Redraw the given drawings; return the stem's maps in half precision, and the ways drawn."""
     generator = torch.Generator().manual_seed(seed)
     mean, std = (torch.tensor(x).view(3, 1, 1) for x in (MEAN, STD))
-    maps = []
+    maps, ways = [], []
     for start in range(0, len(rows), STEM_BATCH):
         part = rows[start : start + STEM_BATCH]
-        images = restyle(torch.from_numpy(corpus.drawings[part]), generator)
+        images, styles = restyle(torch.from_numpy(corpus.drawings[part]), generator)
         images = flip(images, torch.from_numpy(corpus.mirror[part]), generator)
         maps.append(stem((images - mean) / std).half())
-    return torch.cat(maps).numpy()
+        ways.append(styles + NUM_STYLES * torch.from_numpy(corpus.by_hand[part]))
+    return torch.cat(maps).numpy(), torch.cat(ways).numpy()

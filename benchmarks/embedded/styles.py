@@ -25,6 +25,7 @@ STYLES = {
     "carved": 0.16,
 }
 COLOURED = 0.3  # how often a restyled drawing gets ink, filling and paper of random colours
+NUM_STYLES = 2 * len(STYLES)  # each in black or in colours
 
 
 def fill_shapes(ink: np.ndarray) -> np.ndarray:
@@ -96,10 +97,10 @@ def draw_strokes(ink: Tensor, filled: Tensor, style: Tensor) -> Tensor:
     return strokes.clamp(0, 1)
 
 
-def paint(strokes: Tensor, filled: Tensor, generator: torch.Generator) -> Tensor:
-    """Paint the strokes in black on white or, sometimes, ink on filling on paper of any colour."""
+def paint(strokes: Tensor, filled: Tensor, coloured: Tensor, generator: torch.Generator) -> Tensor:
+    """Paint the strokes black on white or, where coloured, in any ink on filling and paper."""
     n = len(strokes)
-    coloured = torch.rand(n, 1, 1, 1, generator=generator) < COLOURED
+    coloured = coloured[:, None, None, None]
     ink, filling, paper = torch.rand(3, n, 3, 1, 1, generator=generator)
     ink, paper = 0.7 * ink, 1 - 0.15 * paper  # ink stays darker than paper
     ink = torch.where(coloured, ink, torch.zeros(()))
@@ -109,7 +110,7 @@ def paint(strokes: Tensor, filled: Tensor, generator: torch.Generator) -> Tensor
     return ground + strokes * (ink - ground)
 
 
-def restyle(drawings: Tensor, generator: torch.Generator) -> Tensor:
+def restyle(drawings: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Redraw each drawing once, warped and in a random style.
 
     Args:
@@ -117,7 +118,7 @@ def restyle(drawings: Tensor, generator: torch.Generator) -> Tensor:
         generator: Decides everything random.
 
     Returns:
-        Images (n, 3, h, w) in [0, 1].
+        Images (n, 3, h, w) in [0, 1], and for each in which of ``NUM_STYLES`` ways it is drawn.
     """
     n, _, size, _ = drawings.shape
     darkness = torch.cat([255 - drawings[:, :3], drawings[:, 3:]], dim=1).float() / 255
@@ -127,10 +128,19 @@ def restyle(drawings: Tensor, generator: torch.Generator) -> Tensor:
     ink = colour.amax(dim=1, keepdim=True)
     odds = torch.tensor(list(STYLES.values()))
     style = torch.multinomial(odds, n, replacement=True, generator=generator)
-    painted = paint(draw_strokes(ink, filled, style), filled, generator)
+    coloured = torch.rand(n, generator=generator) < COLOURED
+    painted = paint(draw_strokes(ink, filled, style), filled, coloured, generator)
     channels = torch.rand(n, 3, generator=generator).argsort(dim=1)  # another hue, same drawing
     original = 1 - colour.gather(1, channels[:, :, None, None].expand_as(colour))
-    return torch.where((style == 0)[:, None, None, None], original, painted)
+    kept = style == 0
+    coloured = torch.where(kept, has_colour(colour), coloured)
+    images = torch.where(kept[:, None, None, None], original, painted)
+    return images, 2 * style + coloured
+
+
+def has_colour(colour: Tensor) -> Tensor:
+    """Tell for drawings (n, 3, h, w) whether anything in them is not grey."""
+    return (colour.amax(dim=1) - colour.amin(dim=1)).flatten(1).amax(dim=1) > 0.2
 
 
 def flip(images: Tensor, allowed: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,7 +1,8 @@
 """The embedded backbone: a small hybrid vision transformer whose weights ship with the package.
 
 Drawings of 64 x 64 pixels pass the first five stages of EfficientNet-Lite0 (Tan and Le,
-https://arxiv.org/abs/1905.11946, in its Lite form), which turn them into 4 x 4 tokens; four
+https://arxiv.org/abs/1905.11946, in its Lite form), which turn them into 4 x 4 tokens that hold an
+early map beside the last, as the strokes of a drawing are told best before what they mean; four
 transformer blocks of width 192 follow. The model is an ordinary timm ``VisionTransformer``, so that
 class token, patch tokens, attention and "the last block" mean what they mean in a ViT-B/16.
 The weights were made by ``benchmarks/embedded/pretrain.py``; ``weights/README.md`` says from what.
@@ -20,6 +21,7 @@ from safetensors.torch import load_file
 from timm.layers import HybridEmbed
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 IMAGE_SIZE = 64
@@ -29,11 +31,12 @@ STD = (128 / 255,) * 3
 WIDTH = 192
 DEPTH = 4
 STEM_STAGES = 5
+EARLY_STAGES = 2  # of these; their map (24 channels, stride 4) is averaged to the tokens' stride
 WEIGHTS = Path(__file__).parent / "weights" / "embedded.safetensors"
 
 
 class Lite0Stem(nn.Module):
-    """Map images to a stride-16 feature map by the first stages of EfficientNet-Lite0.
+    """Map images to early and late features at stride 16 by stages of EfficientNet-Lite0.
 
     Batch normalisation is folded into the convolutions, so no running statistic is left that
     ``train()`` could set in motion.
@@ -45,13 +48,17 @@ class Lite0Stem(nn.Module):
         if lite0_weights is not None:
             lite0.load_state_dict(lite0_weights)
         lite0.eval()
-        stages = [nn.Sequential(lite0.conv_stem, lite0.bn1), *lite0.blocks[:STEM_STAGES]]
-        self.stages = nn.Sequential(*stages).to(memory_format=torch.channels_last)
-        fold_batchnorm(self.stages)
+        first = nn.Sequential(lite0.conv_stem, lite0.bn1)
+        self.early = nn.Sequential(first, *lite0.blocks[:EARLY_STAGES])
+        self.late = nn.Sequential(*lite0.blocks[EARLY_STAGES:STEM_STAGES])
+        self.to(memory_format=torch.channels_last)
+        fold_batchnorm(self)
 
     def forward(self, images: Tensor) -> Tensor:
         # On CPUs channels-last convolutions run about twice as fast.
-        return self.stages(images.contiguous(memory_format=torch.channels_last))
+        early = self.early(images.contiguous(memory_format=torch.channels_last))
+        late = self.late(early)
+        return torch.cat([late, F.adaptive_avg_pool2d(early, late.shape[-2:])], dim=1)
 
 
 def fold_batchnorm(module: nn.Module) -> None:
