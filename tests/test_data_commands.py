@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from gcdbench import registry
 from gcdbench.config import build
@@ -387,3 +388,20 @@ def test_the_arguments_alone_import_nothing_heavy():
         cwd=Path(__file__).parents[1],
     ).stdout
     assert not heavy & set(shown.split())
+
+
+# --- sheet
+
+
+def test_the_sheet_of_a_picture_is_written_as_a_picture(tmp_path, trees):
+    trees.image("bird.jpg", (80, 60))
+    assert call("sheet", trees.root / "bird.jpg", "--out", tmp_path / "all.png", "--size", 32) == 0
+    with Image.open(tmp_path / "all.png") as sheet:
+        assert sheet.width == 5 * 32
+
+
+@pytest.mark.parametrize(("image", "out"), [("none.jpg", "a.png"), ("bird.jpg", "a.none")])
+def test_a_sheet_that_cannot_be_made_is_refused_by_name(tmp_path, trees, image, out):
+    trees.image("bird.jpg", (80, 60))
+    with pytest.raises(UserError, match=r"none.*cannot be"):
+        call("sheet", trees.root / image, "--out", tmp_path / out, "--size", 32)

@@ -50,6 +50,12 @@ def add_parser(verbs: Any) -> None:
     make.add_argument("--frost", default="", metavar="DIR", help="photographs of ice")
     make.add_argument("--workers", type=int, help="processes (default: one per core)")
 
+    sheet = action("sheet", "show an image under the nine corruptions at the five severities")
+    sheet.add_argument("image", type=Path, metavar="IMAGE", help="a picture of yours")
+    sheet.add_argument("--out", type=Path, required=True, metavar="FILE", help="picture to write")
+    sheet.add_argument("--size", type=int, default=224, help="side of each picture, in pixels")
+    sheet.add_argument("--frost", default="", metavar="DIR", help="photographs of ice")
+
     fetch = action("download", "fetch and unpack a dataset; a download that broke off is resumed")
     fetch.add_argument("source", metavar="SOURCE", help="cub, aircraft, domainnet, cifar10, ...")
     fetch.add_argument("--url", action="append", default=[], help="fetch from here instead")

@@ -18,6 +18,7 @@ from PIL import Image
 from scipy import ndimage
 
 from gcdbench.data.corruptions.chance import Chance
+from gcdbench.errors import UserError
 
 ENLARGED = 1.1  # a picture is made this much larger than needed, then cut at a random place
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".webp"}
@@ -54,7 +55,7 @@ class FrostSource:
         """Read all photographs of a folder."""
         files = sorted(file for file in Path(folder).glob("*") if file.suffix.lower() in SUFFIXES)
         if not files:
-            raise ValueError(
+            raise UserError(
                 f"no pictures of ice in {str(folder)!r}; "
                 f"put {', '.join(sorted(SUFFIXES))} files there or leave the folder out"
             )
