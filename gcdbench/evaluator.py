@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +17,16 @@ from gcdbench.data.problem import Problem
 from gcdbench.method import Services, Store, seeded
 from gcdbench.metrics import Accuracies, SetScore, accuracies, aggregate, score
 from gcdbench.nn.backbone import Backbone, Patches, Tokens
-from gcdbench.tokens import CHUNK, TokenStore, pack, unpack
+from gcdbench.tokens import CHUNK, TokenStore, Wanted, digest, pack, packed_shape, stamps, unpack
 
 __all__ = ["Accuracies", "Evaluation", "Sweeper", "accuracies", "evaluate"]
 
 
 class Sweeper:
-    """Computes features of all images of a problem under the current weights, once per change."""
+    """Computes features of all images of a problem under the current weights, once per change.
+
+    ``precision`` is that of the frozen features, whether they are kept or not.
+    """
 
     def __init__(
         self,
@@ -31,7 +35,8 @@ class Sweeper:
         backbone: Backbone,
         device: torch.device,
         store: TokenStore,
-        trunk_key: Any = None,
+        trunk_key: str = "",
+        precision: str = "float32",
     ) -> None:
         self.loader = loader
         self.backbone = backbone
@@ -40,8 +45,18 @@ class Sweeper:
         evaluated = [s.rows for s in problem.sets.values()]
         self.rows = np.unique(np.concatenate([problem.pool, *evaluated]))
         self.query_rows = np.unique(np.concatenate(evaluated))
-        self.ids = problem.images.ids
-        self.shelf = store.shelf(("centre crop", trunk_key))
+        self._parts = np.split(self.rows, range(CHUNK, len(self.rows), CHUNK))
+        images = problem.images
+        self.wanted = Wanted(
+            title=f"{len(self.rows):,} evaluation images of {problem.name}",
+            key=("centre crop", digest(*(images.ids[row] for row in self.rows)), trunk_key),
+            sizes=tuple(map(len, self._parts)),
+            shape=packed_shape(backbone, device, "tokens"),
+            dtype=getattr(torch, precision),
+            compute=self._compute,
+            stamps=lambda: stamps(images, self.rows),
+            sound=lambda: not loader.unreadable,
+        )
         self._positions = {
             "labelled": self._find(problem.labelled),
             "unlabelled": self._find(problem.unlabelled),
@@ -72,29 +87,17 @@ class Sweeper:
 
     def _trunk(self) -> Iterator[Tokens | Patches]:
         """Yield the trunk's output for all images, from the store as far as it holds them."""
-        missing = [row for row in self.rows if self.ids[row] not in self.shelf]
-        if missing and not self._fill(missing):
-            for images in self.loader.sweep(self.rows):
-                yield unpack(self.backbone, self._pack(images), "tokens").to(self.device)
-            return
-        for part in np.split(self.rows, range(CHUNK, len(self.rows), CHUNK)):
-            packed = torch.stack([self.shelf[self.ids[row]] for row in part])
-            yield unpack(self.backbone, packed.to(self.device), "tokens")
+        kept = self.store.keep(self.wanted)
+        there = sum(end <= len(kept) for end in self.wanted.ends)
+        rest = self._compute(range(there, len(self._parts)))
+        for packed in itertools.chain(kept.split(CHUNK), rest):
+            yield unpack(self.backbone, packed, "tokens").to(self.device)
 
-    def _fill(self, missing: list[int]) -> bool:
-        """Put images on the shelf if all of them fit."""
-        rows, done = np.array(missing), 0
-        for images in self.loader.sweep(rows):
-            packed = self._pack(images).cpu()
-            if done == 0 and not self.store.has_room(len(rows), packed[0]):
-                return False
-            for row, features in zip(rows[done : done + len(packed)], packed, strict=True):
-                self.shelf[self.ids[row]] = features
-            done += len(packed)
-        return True
-
-    def _pack(self, images: Tensor) -> Tensor:
-        return pack(self.backbone, images.to(self.device).float() / 255, "tokens")
+    def _compute(self, chunks: Sequence[int]) -> Iterator[Tensor]:
+        """Yield the packed features of chunks of images."""
+        for images in self.loader.serve([(self._parts[chunk], None) for chunk in chunks]):
+            packed = pack(self.backbone, images.to(self.device).float() / 255, "tokens")
+            yield packed.to(self.wanted.dtype).cpu()
 
     def _find(self, rows: np.ndarray) -> Tensor:
         return torch.from_numpy(np.searchsorted(self.rows, rows))

@@ -1,48 +1,113 @@
 """Frozen features of views: computed once, then shared by all epochs, methods and seeds.
 
 The trunk of a backbone is not trained, so what it makes of a fixed view never changes.
-``TokenStore`` keeps it per image. The evaluator uses it for the centre crops, ``BankedLoader`` for
-a few pre-drawn training views per image (``train.view_bank``): then a training step costs the
-trained blocks only.
+``TokenStore`` keeps it, in memory or on disk. The evaluator uses it for the centre crops,
+``BankedLoader`` for a few pre-drawn training views per image (``train.view_bank``): then a training
+step costs the trained blocks only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from gcdbench.data.images import Images, Unreadable
 from gcdbench.data.loader import Loader
 from gcdbench.method import Batch, seeded
 from gcdbench.nn.backbone import Backbone, Level, Patches, Tokens
 
 CHUNK = 256
 CPU_CHUNK = 64  # activations of so few images stay in a CPU's cache: half the time per image
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Features of a list of images, to be computed in chunks.
+
+    In the last bits they depend on which images are computed together: a chunk is always the same
+    images, whoever computes it.
+    """
+
+    title: str  # for messages
+    key: tuple[str, ...]  # all that can change the features but the pixels behind the ids
+    sizes: tuple[int, ...]  # images in each chunk
+    shape: tuple[int, ...]  # of one image's features
+    dtype: torch.dtype
+    compute: Callable[[Sequence[int]], Iterator[Tensor]]  # chunks by their numbers, in order
+    stamps: Callable[[], str]  # changes when the pixels do
+    sound: Callable[[], bool] = lambda: True  # whether all images could be read so far
+
+    @property
+    def ends(self) -> list[int]:
+        """Number of images up to the end of each chunk."""
+        return list(accumulate(self.sizes))
+
+    @property
+    def bytes_per_image(self) -> int:
+        """Size of one image's features."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    def fitting(self, room: int) -> int:
+        """Return how many of the first chunks fit into a number of bytes."""
+        return sum(end * self.bytes_per_image <= room for end in self.ends)
+
+
+class Disk(Protocol):
+    """Keeps features for other processes too."""
+
+    def keep(self, wanted: Wanted, *, at_least: int) -> Tensor | None:
+        """Return the features of the first chunks that fit; None if they are too few."""
 
 
 class TokenStore:
-    """Packed features by image, one shelf per kind of view; what does not fit is not kept."""
+    """Features by list of images; of a list that does not fit, the first chunks are kept."""
 
-    def __init__(self, budget: int = 4 << 30) -> None:
+    def __init__(self, budget: int = 4 << 30, disk: Disk | None = None) -> None:
         self.budget = budget
-        self._shelves: dict[Any, dict[str, Tensor]] = {}
+        self.disk = disk
+        self._kept: dict[tuple[str, ...], Tensor] = {}
+        self._in_memory = 0  # bytes
 
-    def shelf(self, key: Any) -> dict[str, Tensor]:
-        """Return the features of one kind of view, by image id."""
-        return self._shelves.setdefault(key, {})
+    def keep(self, wanted: Wanted, *, whole: bool = False) -> Tensor:
+        """Return the features of the first chunks that fit, on disk if at least as many fit there.
 
-    def has_room(self, number: int, one: Tensor) -> bool:
-        """Tell whether ``number`` more features like ``one`` fit into the budget."""
-        kept = sum(
-            len(shelf) * next(iter(shelf.values())).nbytes
-            for shelf in self._shelves.values()
-            if shelf
-        )
-        return kept + number * one.nbytes <= self.budget
+        ``whole`` asks for all of them, in memory if nowhere else.
+        """
+        if wanted.key not in self._kept:
+            self._kept[wanted.key] = self._compute(wanted, whole=whole)
+        return self._kept[wanted.key]
+
+    def _compute(self, wanted: Wanted, *, whole: bool) -> Tensor:
+        total = len(wanted.sizes)
+        here = wanted.fitting(self.budget - self._in_memory)
+        if self.disk is not None:
+            kept = self.disk.keep(wanted, at_least=total if whole else max(here, 1))
+            if kept is not None:
+                return kept
+        elif here < total and not whole:
+            log.info(
+                "frozen features of %s do not fit into memory and are computed at every use; "
+                "--cache-gb %.0f would keep them on disk",
+                *(wanted.title, wanted.ends[-1] * wanted.bytes_per_image / 1e9 + 0.5),
+            )
+        here = total if whole else here
+        number = wanted.ends[here - 1] if here else 0
+        features = torch.empty((number, *wanted.shape), dtype=wanted.dtype)
+        for end, chunk in zip(wanted.ends[:here], wanted.compute(range(here)), strict=True):
+            features[end - len(chunk) : end] = chunk
+        self._in_memory += features.nbytes
+        return features
 
 
 @torch.no_grad()
@@ -61,6 +126,12 @@ def pack(backbone: Backbone, images: Tensor, level: Level) -> Tensor:
     return torch.cat([tokens.x, *(cls[:, None] for cls in tokens.taps.values())], dim=1)
 
 
+def packed_shape(backbone: Backbone, device: torch.device, level: Level) -> tuple[int, ...]:
+    """Return the shape of one packed image."""
+    side = backbone.image_size
+    return tuple(pack(backbone, torch.zeros(1, 3, side, side, device=device), level).shape[1:])
+
+
 def unpack(backbone: Backbone, packed: Tensor, level: Level) -> Patches | Tokens:
     """Undo ``pack``, with the taps that were asked for."""
     if level == "patches":
@@ -68,6 +139,23 @@ def unpack(backbone: Backbone, packed: Tensor, level: Level) -> Patches | Tokens
     length = packed.shape[1] - backbone.num_frozen
     frozen = [block for block in sorted(backbone.tapped) if block <= backbone.num_frozen]
     return Tokens(packed[:, :length], {b: packed[:, length + b - 1] for b in frozen})
+
+
+def digest(*words: object) -> str:
+    """Return a hash of some words."""
+    return hashlib.sha256("\0".join(map(str, words)).encode()).hexdigest()
+
+
+def stamps(images: Images, rows: np.ndarray) -> str:
+    """Return a hash that changes when the files behind some images do."""
+
+    def stamp(row: int) -> str:
+        try:
+            return images.stamp(row)
+        except Unreadable:
+            return "unreadable"
+
+    return digest(*map(stamp, rows.tolist()))
 
 
 class BankedLoader:
@@ -84,37 +172,47 @@ class BankedLoader:
         level: Level,
         number: int,
         store: TokenStore,
-        trunk_key: Any,
+        trunk_key: str,
         device: torch.device,
     ) -> None:
         self.loader = loader
         self.backbone = backbone
         self.level = level
         self.number = number
+        self.device = device
         self.labels = loader.labels
         self.steps_per_epoch = loader.steps_per_epoch
         self.ids = [loader.images.images.ids[row] for row in loader.pool]
-        self.shelf = store.shelf(("bank", trunk_key, level, number))
-        self._fill(device)
+        per_chunk = max(CHUNK // number, 1)
+        self._parts = torch.arange(len(self.ids)).split(per_chunk)
+        kind = ("bank", level, str(number), loader.images.views.augment)
+        wanted = Wanted(
+            title=f"{number} views of {len(self.ids):,} training images",
+            key=(*kind, digest(*self.ids), trunk_key),
+            sizes=tuple(map(len, self._parts)),
+            shape=(number, *packed_shape(backbone, device, level)),
+            dtype=torch.float16,
+            compute=self._compute,
+            stamps=lambda: stamps(loader.images.images, loader.pool),
+            sound=lambda: not loader.unreadable,
+        )
+        self.views = store.keep(wanted, whole=True)  # (n, V, rows, d)
 
-    def _fill(self, device: torch.device) -> None:
-        """Compute the views of the images that are not on the shelf yet."""
-        missing = [i for i, name in enumerate(self.ids) if name not in self.shelf]
-        per_request = max(CHUNK // self.number, 1)
-        parts = [missing[i : i + per_request] for i in range(0, len(missing), per_request)]
-        requests = [(self.loader.pool[part], self._views_of(part)) for part in parts]
-        served = self.loader.serve(requests)
-        bar = tqdm(parts, desc="view bank", unit="chunk", disable=None, leave=False)
-        for part, images in zip(bar, served, strict=True):
-            packed = pack(self.backbone, images.to(device).float() / 255, self.level)
-            by_image = packed.unflatten(0, (self.number, -1)).transpose(0, 1).cpu().half()
-            for position, features in zip(part, by_image, strict=True):
-                self.shelf[self.ids[position]] = features
+    def _compute(self, chunks: Sequence[int]) -> Iterator[Tensor]:
+        """Yield the views of chunks of images."""
+        parts = [self._parts[chunk].tolist() for chunk in chunks]
+        served = self.loader.serve([(self.loader.pool[p], self._views_of(p)) for p in parts])
+        for images in tqdm(
+            served, desc="view bank", total=len(parts), unit="chunk", disable=None, leave=False
+        ):
+            packed = pack(self.backbone, images.to(self.device).float() / 255, self.level)
+            yield packed.unflatten(0, (self.number, -1)).transpose(0, 1).cpu().half()
 
     def _views_of(self, positions: list[int]) -> np.ndarray:
-        """Return the fixed draws (V, b, 3) of images, a function of the image's name alone."""
+        """Return the fixed draws (V, b, numbers) of images, functions of the image's name alone."""
+        numbers = self.loader.numbers
         draws = [
-            torch.rand(self.number, 3, generator=seeded("view bank", self.ids[i]))
+            torch.rand(self.number, numbers, generator=seeded("view bank", self.ids[i]))
             for i in positions
         ]
         return torch.stack(draws, dim=1).numpy()
@@ -126,12 +224,5 @@ class BankedLoader:
         step = 1 + (draws[:, 1, :, 0] * (self.number - 1)).long()
         chosen = torch.stack([first, (first + step) % self.number], dim=1)  # (steps, 2, B)
         for i, views in zip(index, chosen, strict=True):
-            names = [self.ids[position] for position in i.tolist()]
-            stack = torch.stack(
-                [
-                    self.shelf[name][view]
-                    for one_view in views.tolist()
-                    for name, view in zip(names, one_view, strict=True)
-                ]
-            ).float()
+            stack = self.views[i.repeat(2), views.flatten()].float()
             yield Batch(unpack(self.backbone, stack, self.level), self.labels[i], i)

@@ -5,6 +5,7 @@ Nothing here imports torch before pixels are asked for: plans and reports hold l
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import struct
@@ -68,6 +69,10 @@ class Images(ABC):
         """Say where an image is, for messages."""
         return self.ids[row]
 
+    def stamp(self, row: int) -> str:
+        """Return something that changes when the image's file does, if it is in a file."""
+        return ""
+
     def cached(self, cache: PixelCache) -> Images:
         """Return the same images, with those that lie in files read by way of a cache."""
         return self
@@ -103,10 +108,8 @@ class FileImages(Images):
         return cache.wrap(self)
 
     def stamp(self, row: int) -> str:
-        """Return something that changes when the image's file does."""
         with decoding(self.place(row)):
-            status = self.path(row).stat()
-        return f"{status.st_size} {status.st_mtime_ns}"
+            return file_stamp(self.path(row))
 
 
 class ZipImages(Images):
@@ -127,6 +130,10 @@ class ZipImages(Images):
     def place(self, row: int) -> str:
         return f"{self.archive}:{self.ids[row]}"
 
+    def stamp(self, row: int) -> str:
+        with decoding(self.place(row)):
+            return file_stamp(self.archive)
+
     def _read(self, name: str) -> bytes:
         if self._opened is None or self._opened[0] != os.getpid():
             self._opened = os.getpid(), zipfile.ZipFile(self.archive)
@@ -142,6 +149,9 @@ class ArrayImages(Images):
 
     def open(self, row: int) -> Image.Image:
         return Image.fromarray(self.pixels[row])
+
+    def stamp(self, row: int) -> str:
+        return hashlib.sha256(self.pixels[row].tobytes()).hexdigest()
 
 
 class JoinedImages(Images):
@@ -164,6 +174,10 @@ class JoinedImages(Images):
         part, inside = self._find(row)
         return part.place(inside)
 
+    def stamp(self, row: int) -> str:
+        part, inside = self._find(row)
+        return part.stamp(inside)
+
     def cached(self, cache: PixelCache) -> Images:
         return JoinedImages(*(part.cached(cache) for part in self.parts))
 
@@ -181,6 +195,12 @@ def decoding(place: str) -> Iterator[None]:
         raise
     except (*_PIL_ERRORS, zipfile.BadZipFile, Image.DecompressionBombError) as error:
         raise Unreadable(place, str(error).splitlines()[0] if str(error) else error) from error
+
+
+def file_stamp(path: Path) -> str:
+    """Return something that changes when a file does."""
+    status = path.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def shorter_side(shape: tuple[int, int], size: int) -> tuple[int, int]:

@@ -63,6 +63,9 @@ class _CachedImages(Images):
     def place(self, row: int) -> str:
         return self.images.place(row)
 
+    def stamp(self, row: int) -> str:
+        return self.images.stamp(row)
+
 
 @cache
 def making() -> str:

@@ -25,6 +25,7 @@ from gcdbench.runner import checkpoint, journal
 from gcdbench.runner.meter import Meter, device_name
 from gcdbench.runner.provenance import provenance
 from gcdbench.runner.stop import Interrupted, Stop
+from gcdbench.runner.tokencache import TokenCache, trunk_key
 from gcdbench.runner.tracker import Tracker
 from gcdbench.tokens import BankedLoader, TokenStore
 
@@ -76,7 +77,15 @@ class Setting:
     since: float = 0.0  # older records do not count as done
     stop: Stop = field(default_factory=Stop)
     team: Team = field(default_factory=Alone)
+    cache: Path | None = None  # folder of frozen features, for all processes
+    cache_bytes: int = 0  # that may be in it
     store: TokenStore = field(default_factory=TokenStore)
+
+    def fresh_store(self) -> TokenStore:
+        """Return an empty store of frozen features: in memory, and on disk if that is wanted."""
+        if self.cache is None or self.team.size > 1:
+            return TokenStore()
+        return TokenStore(disk=TokenCache(self.cache, self.cache_bytes))
 
 
 class CellRun:
@@ -107,15 +116,15 @@ class CellRun:
             seed=cell.seed,
         )
         self.model = compose(cell.spelling, cell.settings()["config"], task, backbone).to(device)
-        # Features are shared between the cells of one problem only: in the last bits they depend on
-        # which images were computed together, and a cell must not depend on the cells before it.
-        shelf = (cell.fingerprints()["weights"], cell.backbone, self.problem.fingerprint)
+        trunk = trunk_key(backbone, device)
         self.sweeper = Sweeper(
-            self.problem, self.loader, backbone, device, setting.store, trunk_key=shelf
+            *(self.problem, self.loader, backbone, device, setting.store),
+            trunk_key=trunk,
+            precision=config.eval_tokens,
         )
         self.batches: trainer.Batches
         if config.view_bank and self.model.level != "images":
-            bank = (self.model.level, config.view_bank, setting.store, shelf, device)
+            bank = (self.model.level, config.view_bank, setting.store, trunk, device)
             self.batches = BankedLoader(self.loader, backbone, *bank)
         else:
             self.batches = setting.team.share(self.loader, device)

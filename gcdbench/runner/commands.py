@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: all GPUs, else the CPU)")
     add("--jobs", type=_positive, metavar="N", help="cells at a time (default: one per GPU)")
     add("--workers", type=int, default=0, metavar="N", help="processes that load images, per cell")
+    space = "disk space for frozen features, shared by all cells and processes (default: none)"
+    add("--cache-gb", type=float, default=0.0, metavar="GB", help=space)
     add("--rerun", action="store_true", help="train recorded cells again; old records are kept")
     add("--tensorboard", action="store_true", help="write curves for TensorBoard as well")
 
@@ -67,12 +70,22 @@ def _run_here(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
         "workers": arguments.workers,
         "tensorboard": arguments.tensorboard,
         "since": time.time() if arguments.rerun else 0.0,
+        **_cache(arguments),
     }
     places = posts(arguments.device, arguments.jobs)
     if len(places) > 1:
         return Pool(arguments.results, places, options).run(cells)
     device = choose_device(arguments.device)
     return run_cells(cells, arguments.results, device=device, **options)
+
+
+def _cache(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return where frozen features are kept, and how much of them."""
+    if arguments.cache_gb <= 0:
+        return {}
+    place = os.environ.get("GCDBENCH_CACHE")
+    folder = Path(place).expanduser() if place else arguments.results / "cache"
+    return {"cache": folder / "tokens", "cache_bytes": int(arguments.cache_gb * 10**9)}
 
 
 def _publish(arguments: argparse.Namespace, request: Request, cells: Sequence[Cell]) -> None:

@@ -18,7 +18,6 @@ from gcdbench.errors import UserError
 from gcdbench.plan import Cell
 from gcdbench.runner import journal
 from gcdbench.runner.cell import CellRun, Setting
-from gcdbench.tokens import TokenStore
 
 WAIT_SECONDS = 2.0  # before asking again for cells that another run holds
 log = logging.getLogger(__name__)
@@ -74,7 +73,7 @@ class Solo:
         """Run a cell, with the features of the last one if it was of the same dataset."""
         self.setting.stop.check()
         if cell.dataset != self._dataset:
-            self.setting = replace(self.setting, store=TokenStore())
+            self.setting = replace(self.setting, store=self.setting.fresh_store())
             self._dataset = cell.dataset
         return attempt(cell, self.setting)
 
