@@ -167,3 +167,12 @@ def test_variants_of_a_method_differ_in_tint_marker_and_hatch():
     assert base.colour != variant.colour
     assert base.marker != variant.marker
     assert base.hatch != variant.hatch
+
+
+def test_images_held_out_of_training_are_shown_last_and_do_not_count():
+    held = {"role": "validation", "all": 0.9, "old": 0.9, "new": None}
+    records = [record(m, "a+b", 0, 0.5, s) for m, s in (("gcd", 0.3), ("hilo", 0.2))]
+    records[1]["sets"] = {"validation": held, **records[1]["sets"]}
+    board = board_of(records)
+    assert board.sets_of("a+b") == [("a", "source"), ("b", "shifted"), ("validation", "validation")]
+    assert [standing.method for standing in board.standings] == ["gcd", "hilo"]

@@ -14,7 +14,7 @@ import pandas as pd
 from gcdbench.report import names, published, statistics
 from gcdbench.report.collect import SPLITS, Collection
 
-ROLES = ("source", "shifted", "unseen")
+ROLES = ("source", "shifted", "unseen", "validation")
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Board:
         return statistics.caveats(self.scores)
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
-        """Evaluation sets of a dataset with their roles: source, shifted, unseen."""
+        """Evaluation sets of a dataset with their roles, in the order of ``ROLES``."""
         pairs = dict.fromkeys((n.set, n.role) for n in self.numbers if n.dataset == dataset)
         return sorted(pairs, key=lambda pair: ROLES.index(pair[1]))
 

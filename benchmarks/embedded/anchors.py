@@ -1,0 +1,137 @@
+"""Score the frozen backbone on the embedded suites: what training has to beat, and its ceiling.
+
+    python benchmarks/embedded/anchors.py --suites drawshift drawshift-all --out anchors.csv
+
+Three rows per dataset, each set with an assignment of its own, as for any method:
+- k-means: all images that a method trains on, no label used.
+- semi-supervised k-means: the same with the labels that a method may use.
+- linear probe, all labels: ridge regression on the true labels of the labelled half of every class
+  and domain, asked about the other half: a ceiling, not a method.
+
+Domains that are not trained on are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from probe import fit_and_name
+from torch.nn import functional as F
+
+from gcdbench.clustering import semi_supervised_kmeans
+from gcdbench.data.loader import Loader
+from gcdbench.data.problem import Problem
+from gcdbench.evaluator import Sweeper
+from gcdbench.metrics import score
+from gcdbench.nn.load import load_backbone
+from gcdbench.plan import Cell, Request, make_cells
+from gcdbench.tokens import TokenStore
+
+COLUMNS = ("suite", "dataset", "anchor", "seed", "set", "role", "all", "old", "new")
+
+
+def frozen_features(cell: Cell) -> tuple[np.ndarray, torch.Tensor]:
+    """Return the training rows of a cell and their features before any training, normalised."""
+    backbone = load_backbone(cell.backbone)
+    problem = cell.problem()
+    loader = Loader(problem, size=backbone.image_size, batch_size=cell.train.batch_size, seed=0)
+    sweeper = Sweeper(problem, loader, backbone, torch.device("cpu"), TokenStore())
+    trained = np.isin(sweeper.rows, problem.pool)
+    return sweeper.rows[trained], F.normalize(sweeper.sweep().features[trained], dim=1)
+
+
+def clustered(
+    problem: Problem, rows: np.ndarray, features: torch.Tensor, *, with_labels: bool, seed: int
+) -> np.ndarray:
+    """Return the cluster of each row by (semi-supervised) k-means."""
+    known = np.isin(rows, problem.labelled)
+    labels = torch.from_numpy(problem.labels[rows[known]])
+    if not with_labels:
+        found = semi_supervised_kmeans(
+            features, features[:0], labels[:0], problem.num_classes, seed=seed
+        )
+        return found.labels.numpy()
+    found = semi_supervised_kmeans(
+        features[~known], features[known], labels, problem.num_classes, seed=seed
+    )
+    clusters = np.empty(len(rows), dtype=np.int64)
+    clusters[~known], clusters[known] = found.labels.numpy(), found.labelled_labels.numpy()
+    return clusters
+
+
+def probed(
+    problem: Problem, rows: np.ndarray, features: torch.Tensor, *, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the class a linear map gives each row, and which rows it was not fitted to."""
+    rng = np.random.RandomState(seed)
+    labels = problem.labels[rows]
+    fitted = np.zeros(len(rows), dtype=bool)
+    for evaluated in problem.sets.values():
+        inside = np.isin(rows, evaluated.rows)
+        for label in np.unique(labels[inside]):
+            members = np.flatnonzero(inside & (labels == label))
+            fitted[rng.permutation(members)[: len(members) // 2]] = True
+    known = torch.from_numpy(fitted)
+    named = fit_and_name(features[known], torch.from_numpy(labels[fitted]), features)
+    return named.numpy(), ~fitted
+
+
+def anchors(cell: Cell) -> Iterator[dict[str, object]]:
+    """Yield one row per anchor and evaluation set."""
+    problem = cell.problem()
+    rows, features = frozen_features(cell)
+    everything = np.ones(len(rows), dtype=bool)
+    found = {
+        "k-means": (
+            clustered(problem, rows, features, with_labels=False, seed=cell.seed),
+            everything,
+        ),
+        "semi-supervised k-means": (
+            clustered(problem, rows, features, with_labels=True, seed=cell.seed),
+            everything,
+        ),
+        "linear probe, all labels": probed(problem, rows, features, seed=cell.seed),
+    }
+    for anchor, (predicted, asked) in found.items():
+        for name, evaluated in problem.sets.items():
+            if evaluated.role == "unseen":
+                continue
+            inside = np.isin(rows, evaluated.rows) & asked
+            scored = score(
+                preds=predicted[inside],
+                labels=problem.labels[rows[inside]],
+                num_old=problem.num_old,
+                num_classes=problem.num_classes,
+            )
+            figures = {split: f"{100 * getattr(scored, split):.2f}" for split in COLUMNS[-3:]}
+            place = {"dataset": cell.dataset, "anchor": anchor, "seed": cell.seed, "set": name}
+            yield {**place, "role": evaluated.role, **figures}
+
+
+def main(argv: list[str]) -> None:
+    """Score the anchors of all datasets and write them as CSV."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--suites", nargs="+", default=["drawshift", "drawshift-all"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
+    args = parser.parse_args(argv)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with args.out.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for suite in args.suites:
+            request = Request(suite=suite, methods=("simgcd",), seeds=tuple(args.seeds))
+            for cell in make_cells(request):
+                for row in anchors(cell):
+                    writer.writerow({"suite": suite, **row})
+                file.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
