@@ -24,7 +24,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from gcdbench.clustering import Init, semi_supervised_kmeans
+from gcdbench.data.problem import Problem
+from gcdbench.method import Store, seeded
 from gcdbench.metrics import accuracies
+from gcdbench.settings import TaskConfig
 
 Search = Literal["brent", "binary"]
 
@@ -107,6 +110,27 @@ def estimate_k(
     curve = Curve(accuracy)
     explore(curve, low=low, high=min(high, len(rows)), search=search)
     return KEstimate(curve.best, curve.values[curve.best], dict(sorted(curve.values.items())))
+
+
+def assumed_classes(
+    config: TaskConfig, problem: Problem, *, sweep: Callable[[], Store], seed: int
+) -> int:
+    """Return the number of classes that a method is told: the true one, a given or an estimate.
+
+    The estimate clusters the pretrained features of labelled images and of a part of the others.
+    """
+    if config.classes == "known":
+        number = config.num_classes or problem.num_classes
+        if number < problem.num_old:
+            raise ValueError(
+                f"task.num_classes is {number}, but {problem.num_old} classes have labels; raise it"
+            )
+        return number
+    store = sweep()
+    room = max(config.estimate_images - len(store.labelled), 1)
+    few = torch.randperm(len(store.unlabelled), generator=seeded(seed, "estimate"))[:room]
+    rows = torch.cat([store.labelled, store.unlabelled[few.to(store.unlabelled.device)]])
+    return estimate_k(store.features[rows], store.labels[rows], seed=seed).k
 
 
 def explore(curve: Callable[[int], float], *, low: int, high: int, search: Search) -> None:

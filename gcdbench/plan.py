@@ -22,17 +22,17 @@ from gcdbench.config import build, load_yaml, merge, plain
 from gcdbench.data.problem import Problem, Source
 from gcdbench.errors import UserError, unknown
 from gcdbench.layout import PACKAGE, shipped
-from gcdbench.settings import BackboneConfig, TrainConfig
+from gcdbench.settings import BackboneConfig, TaskConfig, TrainConfig
 
 PROTOCOL = "v2"  # one assignment over all images of an evaluation set
 # code that cannot change a cell's numbers
-_OUTSIDE = ("report", "runner", "data/sources", "methods", "benchmarks")
+_OUTSIDE = ("report", "reproduce", "runner", "data/sources", "methods", "benchmarks")
 _OUTSIDE_FILES = {
     *("__init__.py", "__main__.py", "api.py", "authoring.py", "cli.py", "config.py"),
-    *("contract.py", "errors.py", "estimate.py", "features.py", "layout.py", "methods.py"),
+    *("contract.py", "errors.py", "features.py", "layout.py", "methods.py"),
     *("plan.py", "records.py", "registry.py", "tools.py"),
 }
-_SECTIONS = {"train", "backbone", "methods", "techniques"}
+_SECTIONS = {"train", "backbone", "task", "methods", "techniques"}
 _SUITE_KEYS = _SECTIONS | {
     *("description", "seeds", "datasets", "default_methods", "quick", "extends"),
 }
@@ -145,6 +145,7 @@ class Cell:
     limit: int | None  # images per part and evaluation set, for a quick look
     train: TrainConfig
     backbone: BackboneConfig
+    task: TaskConfig
     method_config: dict[str, Any]
     technique_configs: dict[str, dict[str, Any]]
     data_root: Path | None
@@ -164,6 +165,7 @@ class Cell:
             "seed": self.seed,
             "train": plain(self.train),
             "backbone": plain(self.backbone),
+            "task": plain(self.task),
             "config": {
                 self.spelling.method: self.method_config,
                 **{name: self.technique_configs[name] for name in self.spelling.techniques},
@@ -233,6 +235,7 @@ def _cell(request: Request, suite: Suite, dataset: str, spelling: Spelling, seed
         given.get("train", {}),
     )
     backbone = merge(*(layer.get("backbone", {}) for layer in layers), given.get("backbone", {}))
+    task = merge(*(layer.get("task", {}) for layer in layers), given.get("task", {}))
     method = merge(
         *(layer.get("config", {}) for layer in by_method), given.get(spelling.method, {})
     )
@@ -259,6 +262,7 @@ def _cell(request: Request, suite: Suite, dataset: str, spelling: Spelling, seed
         limit=layers[-1].get("limit") if request.quick else entry.get("limit"),
         train=build(TrainConfig, train, "train"),
         backbone=build(BackboneConfig, backbone, "backbone"),
+        task=build(TaskConfig, task, "task"),
         method_config=plain(build(face.config, method, spelling.method)),
         technique_configs=techniques,
         data_root=request.data_root,
@@ -288,7 +292,7 @@ def _check_keys(data: Any, known: Iterable[str], where: str) -> None:
 
 def _check_sections(assignments: Mapping[str, Any], spellings: Iterable[Spelling]) -> None:
     """Refuse ``--set`` for a component that no cell uses: it would silently do nothing."""
-    used = {"train", "backbone"}
+    used = {"train", "backbone", "task"}
     for spelling in spellings:
         used |= {spelling.method, *spelling.techniques}
     for section in assignments:

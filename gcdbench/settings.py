@@ -1,4 +1,4 @@
-"""Settings that all methods share: training, backbone. Torch is not needed to read them."""
+"""Settings that all methods share: training, backbone, task. Torch is not needed to read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BACKBONES = {
     "dino-vitb16": "vit_base_patch16_224.dino",
     "dino-vits16": "vit_small_patch16_224.dino",
     "dinov2-vitb14": "vit_base_patch14_dinov2.lvd142m",
-    "clip-vitb16": "vit_base_patch16_clip_224.openai",
+    "clip-vitb16": "vit_base_patch16_clip_quickgelu_224.openai",
 }
 
 
@@ -43,6 +43,21 @@ class TrainConfig:
             raise ValueError(f"lr must be above 0, got {self.lr}")
         if self.draws_per_epoch is not None and self.draws_per_epoch < 1:
             raise ValueError(f"draws_per_epoch must be at least 1, got {self.draws_per_epoch}")
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """What methods are told about the problem; the defaults are the field's protocol."""
+
+    classes: Literal["known", "estimated"] = "known"  # estimated: from features, as in GCD
+    num_classes: int | None = None  # outputs of the classifiers, in place of the true number
+    estimate_images: int = 10_000  # at most as many are clustered to estimate it, ours
+
+    def __post_init__(self) -> None:
+        if self.num_classes is not None and self.classes == "estimated":
+            raise ValueError("num_classes cannot be given and estimated at once")
+        if self.num_classes is not None and self.num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, got {self.num_classes}")
 
 
 @dataclass(frozen=True)

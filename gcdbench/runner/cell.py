@@ -16,6 +16,7 @@ from torch import Tensor
 from gcdbench import records, trainer
 from gcdbench.compose import compose
 from gcdbench.data.loader import Loader
+from gcdbench.estimate import assumed_classes
 from gcdbench.evaluator import Evaluation, Sweeper, evaluate, services_for
 from gcdbench.method import Task
 from gcdbench.nn.backbone import Backbone
@@ -98,7 +99,7 @@ class CellRun:
         self.curve: list[dict[str, Any]] = []
         self.problem = cell.problem()
         config, device = cell.train, setting.device
-        backbone = load_backbone(cell.backbone)
+        backbone = load_backbone(cell.backbone).to(device)
         self.loader = Loader(
             self.problem,
             size=backbone.image_size,
@@ -107,21 +108,24 @@ class CellRun:
             workers=setting.workers,
             draws_per_epoch=config.draws_per_epoch,
         )
-        task = Task(
-            num_classes=self.problem.num_classes,
-            num_old=self.problem.num_old,
-            labels=self.loader.labels,
-            epochs=config.epochs,
-            steps_per_epoch=self.loader.steps_per_epoch,
-            seed=cell.seed,
-        )
-        self.model = compose(cell.spelling, cell.settings()["config"], task, backbone).to(device)
         trunk = trunk_key(backbone, device)
         self.sweeper = Sweeper(
             *(self.problem, self.loader, backbone, device, setting.store),
             trunk_key=trunk,
             precision=config.eval_tokens,
         )
+        task = Task(
+            num_classes=assumed_classes(
+                cell.task, self.problem, sweep=self.sweeper.sweep, seed=cell.seed
+            ),
+            num_old=self.problem.num_old,
+            labels=self.loader.labels,
+            epochs=config.epochs,
+            steps_per_epoch=self.loader.steps_per_epoch,
+            seed=cell.seed,
+        )
+        self.sweeper.forget()  # the model may ask for more than an estimate needed
+        self.model = compose(cell.spelling, cell.settings()["config"], task, backbone).to(device)
         self.batches: trainer.Batches
         if config.view_bank and self.model.level != "images":
             bank = (self.model.level, config.view_bank, setting.store, trunk, device)
@@ -231,6 +235,7 @@ class CellRun:
                 "problem": {
                     "num_classes": problem.num_classes,
                     "num_old": problem.num_old,
+                    "assumed_classes": self.model.method.task.num_classes,
                     "labelled": len(problem.labelled),
                     "unlabelled": len(problem.unlabelled),
                     "notes": problem.notes,
