@@ -46,6 +46,37 @@ def find(dataset: str, method: str, evaluated: str, role: str, split: str) -> Pu
     return None
 
 
+@dataclass(frozen=True)
+class Triple:
+    """All, Old and New of one row of a table of the paper on one evaluation set."""
+
+    dataset: str  # as suites name it
+    method: str
+    variant: str
+    domain: str  # as records name it: corrupted, painting, fog, ...
+    title: str  # of the domain, as printed
+    values: dict[str, float]  # by split, in percent
+    impossible: bool
+
+
+@cache
+def triples(name: str) -> tuple[Triple, ...]:
+    """Return the numbers of one file of the paper's, in the order of print.
+
+    >>> triples("ncdd")[0].values
+    {'All': 19.3, 'Old': 22.0, 'New': 15.4}
+    """
+    found: dict[tuple[str, ...], dict[str, float]] = {}
+    titles: dict[str, str] = {}
+    for row in _read(FOLDER / f"{name}.csv"):
+        found.setdefault(_place(row), {})[row["split"]] = float(row["acc"])
+        titles[_normal(row["eval_domain"])] = row["eval_domain"]
+    return tuple(
+        Triple(*place, titles[place[-1]], values, _impossible(values))
+        for place, values in found.items()
+    )
+
+
 def title(method: str) -> str | None:
     """Return the paper's name of a method that it has, given without techniques."""
     rows = _rows_of().get(method, ())

@@ -161,13 +161,13 @@ def _against_the_paper(board: Board) -> list[str]:
     parts = ["## Against the paper", "All / Old / New.", _table(head, lines, left=3)]
     if any(triple[0].impossible for triple in triples):
         parts.append("† As printed, All does not lie between Old and New: one of them is wrong.")
-    return [*parts, f"Measured with {', '.join(conditions(board))}."]
+    return [*parts, f"Measured with {', '.join(conditions(board.collection.records))}."]
 
 
-def conditions(board: Board) -> list[str]:
-    """Say under which settings the numbers were measured, for whom compares them with others."""
+def conditions(recorded: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Say under which settings records were made, for whom compares their numbers with others."""
     found: dict[str, set[str]] = {}
-    for record in board.collection.records:
+    for record in recorded:
         settings = record["settings"]
         found.setdefault("backbone", set()).add(str(settings["backbone"]["name"]))
         found.setdefault("epochs", set()).add(str(settings["train"]["epochs"]))

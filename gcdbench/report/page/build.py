@@ -48,7 +48,7 @@ def page(board: Board, *, command: str = "") -> str:
         facts=_facts(board),
         matrix=_matrix(board),
         published=board.published(),
-        conditions=text.conditions(board),
+        conditions=text.conditions(board.collection.records),
         command=command,
         version=__version__,
     )
@@ -159,7 +159,7 @@ def _facts(board: Board) -> list[tuple[str, str]]:
         ("datasets", str(len(collection.datasets))),
         ("seeds", _seeds(seeds)),
         ("cells", f"{planned - missing} of {planned} recorded" if missing else str(planned)),
-        ("measured with", ", ".join(text.conditions(board))),
+        ("measured with", ", ".join(text.conditions(board.collection.records))),
         ("gcdbench", _join(versions) + (f" ({_join(commits)})" if commits else "")),
         ("device", _join(devices)),
     ]  # fmt: skip

@@ -1,0 +1,132 @@
+"""The verb reproduce: plan a table of the paper, run what is missing, print it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from typing import Any
+
+from gcdbench import records
+from gcdbench.config import parse_assignments
+from gcdbench.errors import UserError
+from gcdbench.plan import Cell
+from gcdbench.reproduce.tables import SCALES, Choice, Plan, distinct, load, make_plans, tables
+from gcdbench.runner.cost import CostModel, Estimate, duration
+
+log = logging.getLogger("gcdbench")
+
+
+def add_reproduce(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``reproduce`` beside those that say how cells are run."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    add = parser.add_argument
+    add("tables", nargs="*", metavar="TABLE", help="see --list; several share their cells")
+    add("--list", action="store_true", help="show all tables, their cells and what they would cost")
+    add("--show", action="store_true", help="print what is recorded, train nothing")
+    add("--scale", choices=SCALES, default="paper", help="embedded: on the drawings, on a laptop")
+
+
+EXAMPLES = """examples:
+  gcdbench reproduce --list                                  what there is, and what it costs
+  gcdbench reproduce ssb_c --data-root /data                 the main table; goes on after a stop
+  gcdbench reproduce ablation_step --scale embedded --seeds 0    the same rows on drawings
+  gcdbench reproduce ablation_step --show                    what is recorded beside the paper
+"""
+
+
+def reproduce(arguments: argparse.Namespace) -> int:
+    """Reproduce a table of the paper: run its cells, print paper, measured and difference."""
+    choice = Choice(
+        scale=arguments.scale,
+        datasets=tuple(arguments.datasets),
+        seeds=tuple(arguments.seeds),
+        assignments=parse_assignments(arguments.assignments),
+        quick=arguments.quick,
+        data_root=arguments.data_root,
+    )
+    if arguments.list or not arguments.tables:
+        if not arguments.list:
+            raise UserError("reproduce: name a table; 'gcdbench reproduce --list' shows them")
+        plans = make_plans([load(name) for name in arguments.tables or tables()], choice)
+        _say(listing(plans, _cost_model(arguments)))
+        return 0
+    plans = make_plans([load(name) for name in dict.fromkeys(arguments.tables)], choice)
+    failed = 0 if arguments.show else _run(arguments, plans)
+    _publish(arguments, plans)
+    return 1 if failed else 0
+
+
+def _run(arguments: argparse.Namespace, plans: list[Plan]) -> int:
+    """Train the cells without a record; return how many failed."""
+    from gcdbench.runner.commands import execute
+
+    shared = distinct(cell for plan in plans for cell in plan.cells.values())
+    # frozen features are kept from cell to cell of one dataset
+    cells = sorted(shared.values(), key=lambda cell: cell.dataset)
+    return len(execute(arguments, cells).failed)
+
+
+def _publish(arguments: argparse.Namespace, plans: list[Plan]) -> None:
+    from gcdbench.reproduce.render import markdown, to_csv
+    from gcdbench.reproduce.results import gather
+
+    folder = arguments.results / "reproduce"
+    for plan in plans:
+        result = gather(plan, arguments.results)
+        text = markdown(result)
+        _say(text)
+        if result.recorded:
+            stem = folder / (result.name + "-quick" * arguments.quick)
+            for suffix, content in ((".md", text), (".csv", to_csv(result))):
+                records.write_atomically(stem.with_name(stem.name + suffix), content.encode())
+            log.info("written: %s.md, .csv", stem)
+
+
+def _cost_model(arguments: argparse.Namespace) -> CostModel:
+    sound = (r for _, r in records.read_all(arguments.results) if isinstance(r, dict))
+    return CostModel(sound)
+
+
+def listing(plans: list[Plan], model: CostModel) -> str:
+    """Return one line per table: rows, cells, what they cost, and the total after sharing."""
+    names = [plan.table.name for plan in plans]
+    width = max(map(len, names))
+    costs: dict[str, Estimate] = {}
+    shared: dict[str, Cell] = {}
+    for plan in plans:
+        shared |= plan.cells
+    for key, cell in shared.items():
+        costs[key] = model.estimate(cell)
+    lines = [f"{'table':<{width}}  rows  cells  {'cost':<24}  title"]
+    for plan in plans:
+        cost = _cost([costs[key] for key in plan.cells])
+        rows = len({entry.row.name for entry in plan.entries})
+        lines.append(
+            f"{plan.table.name:<{width}}  {rows:>4}  {len(plan.cells):>5}  {cost:<24}  "
+            f"{plan.table.title}"
+        )
+    asked = sum(len(plan.cells) for plan in plans)
+    lines += [
+        "",
+        f"{asked} cells in {len(plans)} tables are {len(shared)} different ones; "
+        f"all of them cost {_cost(list(costs.values()))}.",
+        "Cost: images that pass the backbone in training, and the time of one process where "
+        "records in --results tell it.",
+    ]
+    return "\n".join(lines)
+
+
+def _cost(estimates: list[Estimate]) -> str:
+    images = sum(one.images for one in estimates)
+    text = f"{images / 1e9:.1f} G images" if images >= 1e9 else f"{images / 1e6:.1f} M images"
+    known = [one.seconds for one in estimates if one.seconds is not None]
+    if known and len(known) == len(estimates):
+        text += f", {duration(sum(known))}"
+    return text
+
+
+def _say(text: Any) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
