@@ -18,6 +18,7 @@ from gcdbench.config import parse_assignments
 from gcdbench.data import commands as data
 from gcdbench.errors import UserError
 from gcdbench.report import commands as reports
+from gcdbench.reproduce import commands as tables
 from gcdbench.runner import commands as runs
 
 EXAMPLES = """examples:
@@ -25,6 +26,7 @@ EXAMPLES = """examples:
   gcdbench run --suite drawshift --quick                  the same cells, tiny, in a minute
   gcdbench plan --suite drawshift --seeds 0 1 2           what would run, and what is done
   gcdbench leaderboard --suite drawshift                  from the records, nothing is trained
+  gcdbench reproduce --list                               the paper's tables, and what they cost
   gcdbench list methods                                   what there is
 """
 log = logging.getLogger("gcdbench")
@@ -85,6 +87,10 @@ def _parser() -> argparse.ArgumentParser:
         sub = verb(name, _with_request(on_request), _first_line(on_request))
         _add_request(sub)
         add(sub)
+    sub = verb("reproduce", tables.reproduce, _first_line(tables.reproduce))
+    tables.add_reproduce(sub)
+    _add_selection(sub)
+    runs.add_run(sub)
     data.add_parser(verbs)
 
     for name, add, function in (
@@ -116,8 +122,21 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--suite", required=True, help="name of a suite, or a YAML file")
     add("--methods", nargs="+", default=(), metavar="SPELLING", help="simgcd, hilo-patchmix, ...")
-    add("--datasets", nargs="+", default=(), metavar="NAME", help="of the suite (default: all)")
-    add("--seeds", nargs="+", type=int, default=(), metavar="N", help="default: the suite's")
+    _add_selection(parser)
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that choose among the cells of a suite or table, and change them."""
+    add = parser.add_argument
+    add("--datasets", nargs="+", default=(), metavar="NAME", help="some of them (default: all)")
+    add(
+        "--seeds",
+        nargs="+",
+        type=int,
+        default=(),
+        metavar="N",
+        help="default: those of the suite or table",
+    )
     add("--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments")
     add("--quick", action="store_true", help="a tiny version of the same cells, for a first look")
     add("--results", type=Path, default=Path("results/runs"), metavar="DIR")

@@ -149,11 +149,13 @@ class Cell:
     method_config: dict[str, Any]
     technique_configs: dict[str, dict[str, Any]]
     data_root: Path | None
+    note: str = ""  # tells cells of one method apart in messages; it is no part of the experiment
 
     @property
     def label(self) -> str:
         """How messages name the cell."""
-        return f"{self.spelling.text} on {self.dataset}, seed {self.seed}"
+        note = f" ({self.note})" if self.note else ""
+        return f"{self.spelling.text}{note} on {self.dataset}, seed {self.seed}"
 
     def settings(self) -> dict[str, Any]:
         """Return everything the user can set, resolved."""
@@ -172,6 +174,10 @@ class Cell:
             },
             "protocol": PROTOCOL,
         }
+
+    def loader(self) -> Source:
+        """Return what builds the problem; it can be asked about data that are not there."""
+        return _loader(self.source, self.source_config, self.dataset, self.data_root)
 
     def problem(self) -> Problem:
         """Build the problem (kept for the other cells of the same dataset)."""
@@ -270,16 +276,23 @@ def _cell(request: Request, suite: Suite, dataset: str, spelling: Spelling, seed
 
 
 # what --quick lays over any suite: the same cells, tiny
-QUICK = {"train": {"epochs": 1, "draws_per_epoch": 256, "view_bank": 0}, "limit": 128}
+QUICK = {
+    "train": {"epochs": 1, "draws_per_epoch": 256, "view_bank": 0},
+    "task": {"estimate_images": 200},
+    "limit": 128,
+}
 
 
 @cache
 def _problem(key: str, root: Path | None) -> Problem:
     source, config, limit, name = json.loads(key)
-    cls = registry.load("source", source)
-    loader: Source = cls(build(cls.Config, config, f"dataset {name}"), root)  # type: ignore[attr-defined]
-    problem = loader.problem(name)
+    problem = _loader(source, config, name, root).problem(name)
     return problem if limit is None else problem.limited(limit)
+
+
+def _loader(source: str, config: Mapping[str, Any], name: str, root: Path | None) -> Source:
+    cls: Any = registry.load("source", source)
+    return cls(build(cls.Config, config, f"dataset {name}"), root)
 
 
 def _check_keys(data: Any, known: Iterable[str], where: str) -> None:

@@ -131,6 +131,10 @@ class Source(ABC):
     def problem(self, name: str) -> Problem:
         """Build the problem; raise a UserError that says what is missing and where to put it."""
 
+    def published_size(self) -> int | None:
+        """Return how many images are trained on, as far as that is known without the dataset."""
+        return None
+
     def parts(self) -> dict[str, Images]:
         """Return the images on disk by part, for ``gcdbench data verify``."""
         return {"images": self.problem("verify").images}

@@ -120,7 +120,8 @@ def listing(plans: list[Plan], model: CostModel) -> str:
 
 def _cost(estimates: list[Estimate]) -> str:
     images = sum(one.images for one in estimates)
-    text = f"{images / 1e9:.1f} G images" if images >= 1e9 else f"{images / 1e6:.1f} M images"
+    text = f"{images / 1e9:.1f} billion" if images >= 1e9 else f"{images / 1e6:.1f} million"
+    text += " images"
     known = [one.seconds for one in estimates if one.seconds is not None]
     if known and len(known) == len(estimates):
         text += f", {duration(sum(known))}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -255,7 +255,8 @@ def _cells(table: Table, panel: Panel, row: Row, choice: Choice) -> dict[int, tu
     )
     by_seed: dict[int, tuple[Cell, ...]] = {}
     for cell in make_cells(request):
-        by_seed[cell.seed] = (*by_seed.get(cell.seed, ()), cell)
+        named = replace(cell, note=row.name) if settings else cell
+        by_seed[cell.seed] = (*by_seed.get(cell.seed, ()), named)
     return by_seed
 
 

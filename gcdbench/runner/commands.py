@@ -36,27 +36,29 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, request: Request) -> int:
     """Train and score the cells that have no record yet."""
-    cells = _ready_cells(arguments, request)
+    cells = make_cells(request)
+    outcome = execute(arguments, cells)
+    if outcome.trained or outcome.skipped:
+        _publish(arguments, request, cells)
+    return 1 if outcome.failed else 0
+
+
+def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
+    """Train the cells that have no record yet and return the outcome, after having told it.
+
+    What is missing or not writable is said before anything is trained.
+    """
+    records.check_writable(arguments.results)
+    for cell in cells:
+        _ = cell.key  # needs the data and the weights
     outcome = _run_here(arguments, cells)
     if not outcome.trained and not outcome.failed:
         log.info("all %d cells are recorded already: nothing was trained", len(cells))
     elif outcome.skipped:
         log.info("%d of %d cells were recorded already", len(outcome.skipped), len(cells))
-    if outcome.trained or outcome.skipped:
-        _publish(arguments, request, cells)
     if outcome.failed:
         log.error("%d of %d cells failed", len(outcome.failed), len(cells))
-        return 1
-    return 0
-
-
-def _ready_cells(arguments: argparse.Namespace, request: Request) -> list[Cell]:
-    """Return the cells; say what is missing or not writable before anything is trained."""
-    cells = make_cells(request)
-    records.check_writable(arguments.results)
-    for cell in cells:
-        _ = cell.key  # needs the data and the weights
-    return cells
+    return outcome
 
 
 def _run_here(arguments: argparse.Namespace, cells: list[Cell]) -> Any:

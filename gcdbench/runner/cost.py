@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcdbench.config import plain
+from gcdbench.errors import UserError
 from gcdbench.plan import Cell
 
 VIEWS = 2  # of every image in a training step
@@ -53,9 +54,9 @@ class CostModel:
 
     def estimate(self, cell: Cell) -> Estimate:
         """Estimate a cell."""
-        problem, train = cell.problem(), plain(cell.train)
-        scored = sum(len(s.rows) for s in problem.sets.values())
-        images = work(train, pool=len(problem.pool), scored=scored)
+        train = plain(cell.train)
+        pool, scored = _sizes(cell)
+        images = work(train, pool=pool, scored=scored)
         kind = _kind(plain(cell.backbone), train)
         for method, whose in ((cell.spelling.text, "of this method"), ("", "of other methods")):
             if rates := self._rates.get((method, *kind)):
@@ -63,6 +64,15 @@ class CostModel:
                 basis = f"by {number} record{'s' * (number > 1)} {whose}"
                 return Estimate(images, images * statistics.median(rates), basis)
         return Estimate(images)
+
+
+def _sizes(cell: Cell) -> tuple[int, int]:
+    """Return how many images are trained on and scored; of absent data only the former is known."""
+    try:
+        problem = cell.problem()
+    except UserError:
+        return max(cell.loader().published_size() or 0, 1), 0
+    return len(problem.pool), sum(len(s.rows) for s in problem.sets.values())
 
 
 def _kind(backbone: Mapping[str, Any], train: Mapping[str, Any]) -> tuple:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from gcdbench.data.corrupted import CorruptedImages, Recipe
+from gcdbench.data.corruptions import CORRUPTIONS
 from gcdbench.data.images import FileImages, Images
 from gcdbench.data.problem import Problem, Source
 from gcdbench.data.sources._assemble import Labelled, corrupted_problem
@@ -40,6 +41,13 @@ class Listing:
     train: Part
     test: Part
     stored: list[str]  # path of each test image below <corruption>/<severity>/ in SSB-C
+
+
+def published_size(source: Source) -> int:
+    """Return the number of training images, and of corrupted test images if there are any."""
+    config, expected = source.config, source.expected
+    variants = len(config.corruptions or CORRUPTIONS) * len(config.severities)
+    return expected["train"] + (variants * expected["test"]) * (config.shift == "corrupted")
 
 
 def build(source: Source, name: str, listing: Listing) -> Problem:

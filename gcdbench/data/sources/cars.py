@@ -65,6 +65,10 @@ or, without the devkit: train/<class>/<number>.jpg and test/<class>/<number>.jpg
         """Read the annotations; no image is opened."""
         return _ssb.build(self, name, self.listing())
 
+    def published_size(self) -> int:
+        """Return the size of the published dataset."""
+        return _ssb.published_size(self)
+
     def parts(self) -> dict[str, Images]:
         """Return the official parts, and the corrupted images if they are on disk."""
         return _ssb.parts(self, self.listing())

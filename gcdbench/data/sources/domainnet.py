@@ -82,6 +82,11 @@ class DomainNet(Source):
             notes={"split": f"domainnet {lists['version']}"},
         )
 
+    def published_size(self) -> int:
+        """Return all photographs and the share of the other domains."""
+        shifted = sum(self.expected[domain] for domain in self.config.shifted)
+        return self.expected[self.config.source] + round(self.config.shifted_share * shifted)
+
     def parts(self) -> dict[str, Images]:
         """Return the domains."""
         folder = self.locate(*DOMAINS)
