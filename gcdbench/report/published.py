@@ -66,7 +66,7 @@ def triples(name: str) -> tuple[Triple, ...]:
     >>> triples("ncdd")[0].values
     {'All': 19.3, 'Old': 22.0, 'New': 15.4}
     """
-    found: dict[tuple[str, ...], dict[str, float]] = {}
+    found: dict[tuple[str, str, str, str], dict[str, float]] = {}
     titles: dict[str, str] = {}
     for row in _read(FOLDER / f"{name}.csv"):
         found.setdefault(_place(row), {})[row["split"]] = float(row["acc"])
