@@ -2,7 +2,8 @@
 
     python benchmarks/embedded/anchors.py --suites drawshift drawshift-all --out anchors.csv
 
-Three rows per dataset, each set with an assignment of its own, as for any method:
+Four rows per dataset, each set with an assignment of its own, as for any method:
+- raw pixels: semi-supervised k-means on the drawings' darkness at 24 x 24 pixels.
 - k-means: all images that a method trains on, no label used.
 - semi-supervised k-means: the same with the labels that a method may use.
 - linear probe, all labels: ridge regression on the true labels of the labelled half of every class
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from probe import fit_and_name
+from probe import fit_and_name, raw_pixels
 from torch.nn import functional as F
 
 from gcdbench.clustering import semi_supervised_kmeans
@@ -36,14 +37,16 @@ from gcdbench.tokens import TokenStore
 COLUMNS = ("suite", "dataset", "anchor", "seed", "set", "role", "all", "old", "new")
 
 
-def frozen_features(cell: Cell) -> tuple[np.ndarray, torch.Tensor]:
-    """Return the training rows of a cell and their features before any training, normalised."""
+def frozen_features(cell: Cell) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
+    """Return the training rows of a cell, their pixels and their features, normalised."""
     backbone = load_backbone(cell.backbone)
     problem = cell.problem()
     loader = Loader(problem, size=backbone.image_size, batch_size=cell.train.batch_size, seed=0)
     sweeper = Sweeper(problem, loader, backbone, torch.device("cpu"), TokenStore())
     trained = np.isin(sweeper.rows, problem.pool)
-    return sweeper.rows[trained], F.normalize(sweeper.sweep().features[trained], dim=1)
+    rows, features = sweeper.rows[trained], sweeper.sweep().features[trained]
+    pixels = torch.cat([raw_pixels(images.float() / 255) for images in loader.sweep(rows)])
+    return rows, F.normalize(pixels, dim=1), F.normalize(features, dim=1)
 
 
 def clustered(
@@ -85,19 +88,18 @@ def probed(
 def anchors(cell: Cell) -> Iterator[dict[str, object]]:
     """Yield one row per anchor and evaluation set."""
     problem = cell.problem()
-    rows, features = frozen_features(cell)
+    rows, pixels, features = frozen_features(cell)
     everything = np.ones(len(rows), dtype=bool)
-    found = {
-        "k-means": (
-            clustered(problem, rows, features, with_labels=False, seed=cell.seed),
-            everything,
-        ),
-        "semi-supervised k-means": (
-            clustered(problem, rows, features, with_labels=True, seed=cell.seed),
-            everything,
-        ),
-        "linear probe, all labels": probed(problem, rows, features, seed=cell.seed),
+    ways = {
+        "raw pixels": (pixels, True),
+        "k-means": (features, False),
+        "semi-supervised k-means": (features, True),
     }
+    found = {
+        anchor: (clustered(problem, rows, x, with_labels=known, seed=cell.seed), everything)
+        for anchor, (x, known) in ways.items()
+    }
+    found["linear probe, all labels"] = probed(problem, rows, features, seed=cell.seed)
     for anchor, (predicted, asked) in found.items():
         for name, evaluated in problem.sets.items():
             if evaluated.role == "unseen":
