@@ -12,7 +12,7 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
@@ -77,6 +77,18 @@ def load_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected a mapping of keys to values at the top level")
     return data
+
+
+def check_keys(data: Any, known: Iterable[str], where: str, needed: Iterable[str] = ()) -> None:
+    """Refuse what is no mapping, has a key that nobody reads, or lacks one that is needed."""
+    if not isinstance(data, Mapping):
+        raise UserError(f"{where}: expected a mapping")
+    for key in data:
+        if key not in known:
+            raise unknown("key", str(key), known, where)
+    for key in needed:
+        if key not in data:
+            raise UserError(f"{where}: the key {key!r} is missing")
 
 
 def parse_assignments(assignments: typing.Iterable[str]) -> dict[str, dict[str, Any]]:

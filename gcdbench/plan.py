@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gcdbench import registry
-from gcdbench.config import build, load_yaml, merge, plain
+from gcdbench.config import build, check_keys, load_yaml, merge, plain
 from gcdbench.data.problem import Problem, Source
 from gcdbench.errors import UserError, unknown
 from gcdbench.layout import PACKAGE, shipped
@@ -96,11 +96,11 @@ class Suite:
         if path is None:
             raise unknown("suite", name, suites())
         data = load_yaml(path)
-        _check_keys(data, _SUITE_KEYS, str(path))
+        check_keys(data, _SUITE_KEYS, str(path))
         if not isinstance(data.get("datasets"), dict) or not data["datasets"]:
             raise UserError(f"{path}: a suite needs a mapping 'datasets' with at least one entry")
         for dataset, entry in data["datasets"].items():
-            _check_keys(entry, _DATASET_KEYS, f"{path}: datasets.{dataset}")
+            check_keys(entry, _DATASET_KEYS, f"{path}: datasets.{dataset}")
             if "source" not in entry:
                 raise UserError(f"{path}: datasets.{dataset} needs a 'source'")
         if "extends" in data:
@@ -293,14 +293,6 @@ def _problem(key: str, root: Path | None) -> Problem:
 def _loader(source: str, config: Mapping[str, Any], name: str, root: Path | None) -> Source:
     cls: Any = registry.load("source", source)
     return cls(build(cls.Config, config, f"dataset {name}"), root)
-
-
-def _check_keys(data: Any, known: Iterable[str], where: str) -> None:
-    if not isinstance(data, dict):
-        raise UserError(f"{where}: expected a mapping")
-    for key in data:
-        if key not in known:
-            raise unknown("key", str(key), known, where)
 
 
 def _check_sections(assignments: Mapping[str, Any], spellings: Iterable[Spelling]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from gcdbench import records
 from gcdbench.cli import main
+from gcdbench.errors import UserError
 from gcdbench.report import published
 from gcdbench.reproduce.render import markdown, to_csv
 from gcdbench.reproduce.results import columns_of, gather
@@ -229,3 +230,41 @@ def test_a_table_is_run_printed_and_written_and_a_second_time_nothing_is_trained
     assert {record["problem"]["assumed_classes"] for record in found} == {80}
     assert main(arguments) == 0
     assert "nothing was trained" in capsys.readouterr().err
+
+
+MINE = """
+title: mine
+seeds: [7]
+panels: [{suite: drawshift, datasets: [line+color]}]
+rows: {a: {method: simgcd}, b: {method: simgcd, set: {train: {lr: 0.3}}}}
+"""
+
+
+def test_a_table_of_ones_own_is_given_by_its_file(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINE)
+    cells = plan(str(path)).cells.values()
+    assert [(c.dataset, c.seed, c.train.lr) for c in cells] == [
+        ("line+color", 7, 0.1),
+        ("line+color", 7, 0.3),
+    ]
+    assert [c.label for c in cells][1] == "simgcd (b) on line+color, seed 7"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("title", "titel", "did you mean 'title'"),
+        ("title: mine", "", "the key 'title' is missing"),
+        ("{method: simgcd}", "{}", "the key 'method' is missing"),
+        ("suite: drawshift, ", "", "the key 'suite' is missing"),
+        ("rows:", "columns: [shfited]\nrows:", "did you mean 'shifted'"),
+        ("rows: {", "note: {", "a table needs 'rows'"),
+        ("{method: simgcd}", "simgcd", "rows.a: expected a mapping"),
+    ],
+)
+def test_a_malformed_table_is_refused_with_a_sentence(tmp_path, old, new, sentence):
+    path = tmp_path / "mine.yaml"
+    path.write_text(MINE.replace(old, new, 1))
+    with pytest.raises(UserError, match=sentence):
+        load(str(path))

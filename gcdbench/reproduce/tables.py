@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from gcdbench.config import load_yaml, merge
+from gcdbench.config import check_keys, load_yaml, merge
 from gcdbench.errors import UserError, unknown
 from gcdbench.layout import shipped
 from gcdbench.plan import Cell, Request, Spelling, Suite, make_cells
@@ -125,23 +125,19 @@ def distinct(cells: Iterable[Cell]) -> dict[str, Cell]:
 
 
 def load(name: str) -> Table:
-    """Read a table by name."""
-    found = tables()
-    if name not in found:
-        raise unknown("table", name, found)
-    path = found[name]
+    """Read a table of the project by name, or a user's by the path of its YAML file."""
+    path = Path(name) if name.endswith((".yaml", ".yml")) else tables().get(name)
+    if path is None:
+        raise unknown("table", name, tables())
     data = load_yaml(path)
-    _check(data, _TABLE_KEYS, str(path))
-    for key in ("title", "panels"):
-        if key not in data:
-            raise UserError(f"{path}: a table needs {key!r}")
+    check_keys(data, _TABLE_KEYS, str(path), needed=("title", "panels"))
     columns = tuple(data.get("columns", ("source", "shifted")))
     for column in columns:
         if column not in COLUMNS:
             raise unknown("column", column, COLUMNS, str(path))
     files = data.get("paper", ())
     return Table(
-        name=name,
+        name=path.stem,
         title=data["title"],
         label=str(data.get("label", "")),
         note=str(data.get("note", "")).strip(),
@@ -155,7 +151,7 @@ def load(name: str) -> Table:
 
 def _panels(entry: Mapping[str, Any], table: Mapping[str, Any], path: Path) -> list[Panel]:
     """Read a part of the list of panels: one panel for each dataset, or one for their mean."""
-    _check(entry, _PANEL_KEYS, f"{path}: panels")
+    check_keys(entry, _PANEL_KEYS, f"{path}: panels", needed=("suite",))
     suite = _suite(str(entry["suite"]))
     datasets = tuple(entry.get("datasets", Suite.load(suite).datasets))
     rows = tuple(_rows(entry.get("rows", table.get("rows", {})), table, path))
@@ -171,9 +167,9 @@ def _rows(rows: Mapping[str, Any], table: Mapping[str, Any], path: Path) -> Iter
     """Read rows, each under every variant if the table has variants."""
     variants = table.get("variants") or {None: {}}
     for name, entry in rows.items():
-        _check(entry, _ROW_KEYS, f"{path}: rows.{name}")
+        check_keys(entry, _ROW_KEYS, f"{path}: rows.{name}", needed=("method",))
         for variant, change in variants.items():
-            _check(change, {"set", "embedded"}, f"{path}: variants.{variant}")
+            check_keys(change, {"set", "embedded"}, f"{path}: variants.{variant}")
             default = table.get("variant", "") if variant is None else variant
             printed = entry.get("paper", name)
             both = (printed, default) if isinstance(printed, str) else tuple(printed)
@@ -234,8 +230,8 @@ def stand_ins() -> dict[str, list[str]]:
 
 
 def _suite(name: str) -> str:
-    """Return how a plan calls a suite: files are given below the folder of the tables."""
-    return str(FOLDER / name) if name.endswith(".yaml") else name
+    """Return how a plan calls a suite: files are looked for below the folder of the tables."""
+    return str(FOLDER / name) if (FOLDER / name).is_file() else name
 
 
 def _cells(table: Table, panel: Panel, row: Row, choice: Choice) -> dict[int, tuple[Cell, ...]]:
@@ -280,11 +276,3 @@ def _sections(rows: Iterable[Row]) -> set[str]:
         spelling = Spelling.parse(row.spelling)
         used |= {spelling.method, *spelling.techniques}
     return used
-
-
-def _check(data: Any, known: Iterable[str], where: str) -> None:
-    if not isinstance(data, Mapping):
-        raise UserError(f"{where}: expected a mapping")
-    for key in data:
-        if key not in known:
-            raise unknown("key", str(key), known, where)
