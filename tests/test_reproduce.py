@@ -224,6 +224,7 @@ def test_a_table_is_run_printed_and_written_and_a_second_time_nothing_is_trained
     out = capsys.readouterr().out
     assert "# clip" in out
     assert "2 of 2 cells are recorded" in out
+    assert "| measured" not in out  # nothing of the paper to tell it from
     assert (tmp_path / "reproduce" / "clip-embedded-quick.md").read_text() in out
     assert (tmp_path / "reproduce" / "clip-embedded-quick.csv").exists()
     found = [record for _, record in records.read_all(tmp_path)]

@@ -62,8 +62,8 @@ def _about(result: Result) -> str:
     text += f". {len(result.recorded)} of {len(plan.cells)} cells are recorded."
     if plan.scale == "embedded" and table.paper:
         text += (
-            " These are the paper's rows on the embedded drawings: other data, another backbone,"
-            " shorter training. The paper's numbers do not apply and are not shown."
+            " These are the paper's rows, named as there, on the embedded drawings: other data,"
+            " another backbone, shorter training. The paper's numbers do not apply there."
         )
     elif table.label and not table.paper:
         text += f" The paper ({table.label}) prints no numbers for it."
@@ -74,13 +74,16 @@ def _about(result: Result) -> str:
 
 def _block(block: Block) -> str:
     if not block.columns:
-        return "Nothing is recorded yet: " + ", ".join(line.entry.row.name for line in block.lines)
+        names = "\n".join(f"- {line.entry.row.name}" for line in block.lines)
+        return f"Nothing is recorded yet of\n\n{names}"
     keys = list(block.lines[0].numbers)
     head = ["", ""]
     for name, split in keys:
         first = split == keys[0][1]
         head.append(f"{block.columns[name]} {split}" if first else split)
     rows = [row for line in block.lines for row in _lines(line)]
+    if all(row[1] == "measured" for row in rows):  # nothing to tell apart
+        return _aligned(head[1:], [[row[0], *row[2:]] for row in rows], left=1)
     return _aligned(head, rows, left=2)
 
 
