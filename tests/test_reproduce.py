@@ -160,6 +160,21 @@ def test_a_mean_over_datasets_needs_all_of_them(miniature, tmp_path):
     )
 
 
+@pytest.mark.parametrize("name", OF_THE_PAPER)
+def test_every_column_of_the_paper_is_scored(name, trees):
+    for make in (trees.cub, trees.cars, trees.aircraft, trees.domainnet, trees.imagenet100):
+        make()
+    made = plan(name, data_root=trees.root, seeds=(0,))
+    one = {"all": 0.5, "old": 0.5, "new": 0.5}
+    for entry in {e.panel.title: e for e in made.entries}.values():
+        sets = entry.cells[0][0].problem().sets
+        summary = dict.fromkeys((*(s.partition("/")[0] for s in sets), "corrupted", "others"), one)
+        scored = {"sets": {n: {"role": s.role, **one} for n, s in sets.items()}, "summary": summary}
+        printed = [t for f in made.table.paper for t in published.triples(f)]
+        domains = [t.domain for t in printed if t.dataset == entry.panel.paper]
+        assert set(domains) == set(columns_of(scored, made.table.columns))
+
+
 def test_columns_are_chosen_by_the_roles_of_the_sets():
     one = {"all": 0.1, "old": 0.1, "new": 0.1}
     roles = {"original": "source", "fog/1": "shifted", "fog/2": "shifted", "x": "unseen"}

@@ -37,8 +37,8 @@ def find(dataset: str, method: str, evaluated: str, role: str, split: str) -> Pu
     >>> find("cub-c", "hilo", "corrupted", "shifted", "All").accuracy
     52.0
     """
-    name = _normal(dataset)
-    domain = _source_domain(name) if role == "source" else _normal(evaluated)
+    name = normal_name(dataset)
+    domain = _source_domain(name) if role == "source" else normal_name(evaluated)
     for row in _rows_of().get(_sorted_changes(method), ()):
         number = _numbers().get((name, *row, domain, split))
         if number is not None:
@@ -70,7 +70,7 @@ def triples(name: str) -> tuple[Triple, ...]:
     titles: dict[str, str] = {}
     for row in _read(FOLDER / f"{name}.csv"):
         found.setdefault(_place(row), {})[row["split"]] = float(row["acc"])
-        titles[_normal(row["eval_domain"])] = row["eval_domain"]
+        titles[normal_name(row["eval_domain"])] = row["eval_domain"]
     return tuple(
         Triple(*place, titles[place[-1]], values, _impossible(values))
         for place, values in found.items()
@@ -90,7 +90,7 @@ def order() -> list[str]:
 
 def dataset_title(dataset: str) -> str | None:
     """Return the paper's name of a dataset of a suite that it has."""
-    return _titles().get(_normal(dataset))
+    return _titles().get(normal_name(dataset))
 
 
 @cache
@@ -139,12 +139,12 @@ def _read(path: Path) -> list[dict[str, str]]:
 
 
 def _place(row: dict[str, str]) -> tuple[str, str, str, str]:
-    return _paper_dataset(row), row["method"], row["variant"], _normal(row["eval_domain"])
+    return _paper_dataset(row), row["method"], row["variant"], normal_name(row["eval_domain"])
 
 
 def _paper_dataset(row: dict[str, str]) -> str:
     """Name a dataset as suites do: DomainNet's by the domains that are trained on."""
-    return _normal(_printed_dataset(row))
+    return normal_name(_printed_dataset(row))
 
 
 def _printed_dataset(row: dict[str, str]) -> str:
@@ -160,7 +160,12 @@ def _impossible(values: dict[str, float]) -> bool:
     return not low - TOLERANCE - 1e-9 <= values["All"] <= high + TOLERANCE + 1e-9
 
 
-def _normal(name: str) -> str:
+def normal_name(name: str) -> str:
+    """Return the one name of a dataset or domain that suites, records and the paper call otherwise.
+
+    >>> normal_name("Speckle"), normal_name("speckle_noise"), normal_name("Real+Painting")
+    ('speckle', 'speckle', 'real+painting')
+    """
     plain = name.strip().lower().replace(" ", "_")
     return _ALIASES.get(plain, plain)
 

@@ -154,7 +154,7 @@ def _number(seeds: list[Scores], paper: published.Triple | None, name: str, spli
 
 
 def columns_of(record: Mapping[str, Any], kinds: Iterable[str]) -> Scores:
-    """Return the evaluation sets of a record that make the columns of a table."""
+    """Return the evaluation sets of a record that make the columns, by the paper's names."""
     sets, summary = record["sets"], record["summary"]
     by_role = {
         role: {n: s for n, s in sets.items() if s["role"] == role and "/" not in n}
@@ -168,4 +168,5 @@ def columns_of(record: Mapping[str, Any], kinds: Iterable[str]) -> Scores:
         "others": {"others": summary["others"]} if "others" in summary else {},
         "corruptions": {name: summary[name] for name in corruptions},
     }
-    return {name: scores for kind in kinds for name, scores in by_kind[kind].items()}
+    chosen = (item for kind in kinds for item in by_kind[kind].items())
+    return {published.normal_name(name): scores for name, scores in chosen}
