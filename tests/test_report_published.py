@@ -31,7 +31,7 @@ def test_the_impossible_triples_are_the_known_ones():
         (r["table"], r["dataset"].lower(), r["method"], r["variant"], r["eval_domain"])
         for r in csv.DictReader(FLAGS.read_text(encoding="utf-8").splitlines())
     }
-    assert flagged == {(*row[:-1], published._normal(row[-1])) for row in known}
+    assert flagged == {(*row[:-1], published.normal_name(row[-1])) for row in known}
     assert len(known) == 18
 
 
