@@ -23,11 +23,13 @@ def run(
     results: str | Path = "results/runs",
     data_root: str | Path | None = None,
     device: str = "auto",
+    keep_weights: bool = False,
 ) -> pd.DataFrame:
     """Run the cells that have no record yet and return the accuracies of all of them.
 
     ``settings`` is what ``--set`` is on the command line: ``{"train": {"lr": 0.05}}``. The table
-    has one row per cell, evaluation set and split, in percent.
+    has one row per cell, evaluation set and split, in percent. ``keep_weights`` leaves what was
+    trained beside each record, for pictures of it.
     """
     from gcdbench.report.collect import collect
     from gcdbench.runner.local import choose_device, run_cells
@@ -42,7 +44,8 @@ def run(
         Path(data_root) if data_root is not None else None,
     )
     cells = make_cells(request)
-    outcome = run_cells(cells, Path(results), device=choose_device(device))
+    options: dict[str, Any] = {"device": choose_device(device), "keep_weights": keep_weights}
+    outcome = run_cells(cells, Path(results), **options)
     if outcome.failed:
         failures = "; ".join(f"{cell.label}: {why}" for cell, why in outcome.failed)
         raise RuntimeError(f"{len(outcome.failed)} of {len(cells)} cells failed: {failures}")

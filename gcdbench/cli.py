@@ -17,6 +17,7 @@ from gcdbench import __version__, registry, tools
 from gcdbench.config import parse_assignments
 from gcdbench.data import commands as data
 from gcdbench.errors import UserError
+from gcdbench.figures import commands as figures
 from gcdbench.report import commands as reports
 from gcdbench.reproduce import commands as tables
 from gcdbench.runner import commands as runs
@@ -81,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         ("plan", runs.add_plan, runs.plan),
         ("status", runs.add_status, runs.status),
         ("leaderboard", reports.add_leaderboard, reports.leaderboard),
-        ("plot", reports.add_plot, reports.plot),
+        ("plot", figures.add_plot, figures.plot),
         ("report", reports.add_report, reports.report),
     ):
         sub = verb(name, _with_request(on_request), _first_line(on_request))

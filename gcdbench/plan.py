@@ -26,7 +26,7 @@ from gcdbench.settings import BackboneConfig, TaskConfig, TrainConfig
 
 PROTOCOL = "v2"  # one assignment over all images of an evaluation set
 # code that cannot change a cell's numbers
-_OUTSIDE = ("report", "reproduce", "runner", "data/sources", "methods", "benchmarks")
+_OUTSIDE = ("report", "figures", "reproduce", "runner", "data/sources", "methods", "benchmarks")
 _OUTSIDE_FILES = {
     *("__init__.py", "__main__.py", "api.py", "authoring.py", "cli.py", "config.py"),
     *("contract.py", "errors.py", "features.py", "layout.py", "methods.py"),

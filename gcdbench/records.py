@@ -1,8 +1,9 @@
 """One record per cell: written whole or not at all, with a checksum and its provenance.
 
 A cell's folder, ``<results>/<dataset>/<spelling>/seed<n>-<key>/``, holds ``record.json``, the
-predictions (``predictions.npz``), the log (``log.jsonl``) and, while it runs, checkpoints. A record
-that is replaced moves to ``previous-1/``, ``previous-2/`` and so on. Nothing here imports torch.
+predictions (``predictions.npz``), the log (``log.jsonl``), the trained weights if they were asked
+for (``weights.safetensors``) and, while it runs, checkpoints. A record that is replaced moves to
+``previous-1/``, ``previous-2/`` and so on. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from gcdbench.plan import Cell
 FORMAT = 1
 RECORD = "record.json"
 PREDICTIONS = "predictions.npz"
+WEIGHTS = "weights.safetensors"
 # what differs between two runs of one cell although their numbers are the same
 ABOUT_THE_RUN = ("provenance", "timing", "sha256")
 
@@ -100,7 +102,7 @@ def put(folder: Path, record: bytes, predictions: bytes) -> Path:
 
 
 def set_aside(folder: Path) -> Path:
-    """Move a cell's record and a copy of its predictions into a folder of their own below it."""
+    """Move a cell's record, weights and a copy of its predictions into a folder below it."""
     number = 1
     while (folder / f"previous-{number}" / RECORD).exists():
         number += 1
@@ -108,6 +110,8 @@ def set_aside(folder: Path) -> Path:
     place.mkdir(exist_ok=True)
     if (folder / PREDICTIONS).exists():
         shutil.copy2(folder / PREDICTIONS, place / PREDICTIONS)
+    if (folder / WEIGHTS).exists():
+        (folder / WEIGHTS).replace(place / WEIGHTS)
     (folder / RECORD).replace(place / RECORD)
     return place
 

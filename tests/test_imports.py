@@ -11,7 +11,11 @@ from gcdbench.layout import PACKAGE, shipped
 
 # what a part must never import, directly
 FORBIDDEN = {
-    "report": ("torch", "gcdbench.trainer", "gcdbench.runner", "gcdbench.evaluator", "gcdbench.nn"),
+    "report": (
+        *("torch", "gcdbench.trainer", "gcdbench.runner", "gcdbench.evaluator", "gcdbench.nn"),
+        "gcdbench.figures",
+    ),
+    "figures/clusters.py": ("torch", "gcdbench.nn", "gcdbench.runner"),
     "plan.py": ("torch", "gcdbench.method", "gcdbench.trainer", "gcdbench.nn"),
     "records.py": ("torch", "gcdbench.trainer"),
     "registry.py": ("torch", "gcdbench.method", "gcdbench.methods"),

@@ -76,9 +76,7 @@ def test_a_plot_without_data_is_refused_if_asked_for_and_passed_over_otherwise(
     assert "corruption and severity" in caplog.text
 
 
-def test_wrong_plots_get_one_sentence(arguments):
-    with pytest.raises(UserError, match="unknown plot 'bar'; known: bars"):
-        commands.plot(arguments(commands.add_plot, "bar"), REQUEST)
+def test_a_sensitivity_needs_a_setting(arguments):
     with pytest.raises(UserError, match="say over which setting"):
         commands.plot(arguments(commands.add_plot, "sensitivity"), REQUEST)
 

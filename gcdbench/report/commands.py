@@ -67,7 +67,7 @@ def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
     from gcdbench.report.leaderboard import FORMATS, write_all
 
     board = _board(arguments, request)
-    paths = write_all(board, _folder(arguments))
+    paths = write_all(board, folder(arguments))
     sys.stdout.write(FORMATS[arguments.format](board))
     log.info("written: %s", ", ".join(map(str, paths)))
     return 0
@@ -75,9 +75,6 @@ def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
 
 def plot(arguments: argparse.Namespace, request: Request) -> int:
     """Draw the plots that were asked for, or all for which there are data."""
-    for kind in arguments.kinds:
-        if kind not in PLOTS:
-            raise UserError(f"unknown plot {kind!r}; known: {', '.join(PLOTS)}")
     if "sensitivity" in arguments.kinds and not arguments.over:
         raise UserError("plot sensitivity: say over which setting, for example --over train.lr")
 
@@ -97,7 +94,7 @@ def plot(arguments: argparse.Namespace, request: Request) -> int:
                 raise
             log.info("%s", reason)
             continue
-        for path in plots.write(figure, _folder(arguments) / f"{board.suite}-{kind}"):
+        for path in plots.write(figure, folder(arguments) / f"{board.suite}-{kind}"):
             sys.stdout.write(f"{path}\n")
     return 0
 
@@ -122,15 +119,14 @@ def publish(arguments: argparse.Namespace, request: Request) -> None:
     from gcdbench.report.text import markdown
 
     board = _board(arguments, request)
-    folder = _folder(arguments)
-    paths = [*write_all(board, folder), _write_page(board, arguments, request)]
-    paths += plots.write(plots.PLOTS["bars"](board), folder / f"{board.suite}-bars")
+    target = folder(arguments)
+    paths = [*write_all(board, target), _write_page(board, arguments, request)]
+    paths += plots.write(plots.PLOTS["bars"](board), target / f"{board.suite}-bars")
     sys.stdout.write(markdown(board))
     log.info("written: %s", ", ".join(map(str, paths)))
 
 
 def _board(arguments: argparse.Namespace, request: Request) -> Board:
-    from gcdbench.plan import Suite
     from gcdbench.report.board import make
     from gcdbench.report.collect import collect
 
@@ -143,10 +139,18 @@ def _board(arguments: argparse.Namespace, request: Request) -> Board:
         log.warning("left out: %s%s: %s", paths[0], more, reason)
     if not collection.records:
         raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
-    return make(collection, Suite.load(request.suite).name + ("-quick" if request.quick else ""))
+    return make(collection, suite_name(request))
 
 
-def _folder(arguments: argparse.Namespace) -> Path:
+def suite_name(request: Request) -> str:
+    """Return what the files of a report are called by."""
+    from gcdbench.plan import Suite
+
+    return Suite.load(request.suite).name + ("-quick" if request.quick else "")
+
+
+def folder(arguments: argparse.Namespace) -> Path:
+    """Return where reports are written to."""
     return getattr(arguments, "out", None) or arguments.results / "leaderboard"
 
 
@@ -154,7 +158,7 @@ def _write_page(board: Board, arguments: argparse.Namespace, request: Request) -
     from gcdbench.records import write_atomically
     from gcdbench.report.page.build import page
 
-    path = _folder(arguments) / f"{board.suite}.html"
+    path = folder(arguments) / f"{board.suite}.html"
     write_atomically(path, page(board, command=_command(request)).encode())
     return path
 

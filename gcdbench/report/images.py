@@ -17,7 +17,12 @@ from gcdbench.report.collect import Truth
 
 
 def right(preds: NDArray[np.integer], labels: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Tell for each image whether it lies in the cluster that is matched to its class.
+    """Tell for each image whether it lies in the cluster that is matched to its class."""
+    return match(preds, labels)[preds] == labels
+
+
+def match(preds: NDArray[np.integer], labels: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return the class that each cluster is matched to.
 
     The matching is the evaluator's: rows are clusters, so that ties are settled the same way.
     """
@@ -26,26 +31,35 @@ def right(preds: NDArray[np.integer], labels: NDArray[np.integer]) -> NDArray[np
     side = 1 + int(max(preds.max(), labels.max()))
     pairs = preds.astype(np.int64) * side + labels
     counts = np.bincount(pairs, minlength=side * side).reshape(side, side)
-    assignment = linear_sum_assignment(float(counts.max()) - counts)[1]
-    return assignment[preds] == labels
+    return linear_sum_assignment(float(counts.max()) - counts)[1]
 
 
-def right_images(
-    record: Mapping[str, Any], folder: Path, truth: Truth, sets: list[str]
-) -> dict[str, NDArray[np.bool_]] | str:
-    """Return which images of each set a cell got right, or why that cannot be said."""
+def read_predictions(
+    record: Mapping[str, Any], folder: Path
+) -> dict[str, NDArray[np.integer]] | str:
+    """Return the predictions beside a record by evaluation set, or why they cannot be used."""
     try:
         data = (folder / PREDICTIONS).read_bytes()
     except OSError as error:
         return f"its predictions cannot be read ({error.strerror})"
     if hashlib.sha256(data).hexdigest() != record.get("predictions_sha256"):
         return "its predictions do not match their checksum"
-    found = {}
     with np.load(io.BytesIO(data)) as arrays:
-        for name in sets:
-            if name not in arrays or len(arrays[name]) != len(truth.labels[name]):
-                return f"its predictions do not fit the images of {name}"
-            found[name] = right(arrays[name], truth.labels[name])
-            if not math.isclose(found[name].mean(), record["sets"][name]["all"], abs_tol=1e-6):
-                return f"its predictions do not give the recorded accuracy of {name}"
+        return {name: arrays[name] for name in arrays.files}
+
+
+def right_images(
+    record: Mapping[str, Any], folder: Path, truth: Truth, sets: list[str]
+) -> dict[str, NDArray[np.bool_]] | str:
+    """Return which images of each set a cell got right, or why that cannot be said."""
+    arrays = read_predictions(record, folder)
+    if isinstance(arrays, str):
+        return arrays
+    found = {}
+    for name in sets:
+        if name not in arrays or len(arrays[name]) != len(truth.labels[name]):
+            return f"its predictions do not fit the images of {name}"
+        found[name] = right(arrays[name], truth.labels[name])
+        if not math.isclose(found[name].mean(), record["sets"][name]["all"], abs_tol=1e-6):
+            return f"its predictions do not give the recorded accuracy of {name}"
     return found

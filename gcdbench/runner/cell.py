@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gcdbench import records, trainer
-from gcdbench.compose import compose
+from gcdbench.compose import Composed, compose
 from gcdbench.data.loader import Loader
 from gcdbench.estimate import assumed_classes
 from gcdbench.evaluator import Evaluation, Sweeper, evaluate, services_for
@@ -22,7 +22,7 @@ from gcdbench.method import Task
 from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.load import load_backbone
 from gcdbench.plan import Cell
-from gcdbench.runner import checkpoint, journal
+from gcdbench.runner import checkpoint, journal, weights
 from gcdbench.runner.meter import Meter, device_name
 from gcdbench.runner.provenance import provenance
 from gcdbench.runner.stop import Interrupted, Stop
@@ -75,6 +75,7 @@ class Setting:
     device: torch.device
     workers: int = 0  # processes that load images
     tensorboard: bool = False
+    keep_weights: bool = False  # what training changed, beside the record
     since: float = 0.0  # older records do not count as done
     stop: Stop = field(default_factory=Stop)
     team: Team = field(default_factory=Alone)
@@ -89,6 +90,31 @@ class Setting:
         return TokenStore(disk=TokenCache(self.cache, self.cache_bytes))
 
 
+def make_loader(cell: Cell, size: int, *, workers: int = 0) -> Loader:
+    """Return what serves a cell's images, in squares of ``size`` pixels."""
+    return Loader(
+        cell.problem(),
+        size=size,
+        batch_size=cell.train.batch_size,
+        seed=cell.seed,
+        workers=workers,
+        draws_per_epoch=cell.train.draws_per_epoch,
+    )
+
+
+def make_model(cell: Cell, loader: Loader, backbone: Backbone, *, num_classes: int) -> Composed:
+    """Return a cell's model before training; ``num_classes`` is what the method is told."""
+    task = Task(
+        num_classes=num_classes,
+        num_old=cell.problem().num_old,
+        labels=loader.labels,
+        epochs=cell.train.epochs,
+        steps_per_epoch=loader.steps_per_epoch,
+        seed=cell.seed,
+    )
+    return compose(cell.spelling, cell.settings()["config"], task, backbone)
+
+
 class CellRun:
     """One cell on its way from settings to record."""
 
@@ -100,32 +126,16 @@ class CellRun:
         self.problem = cell.problem()
         config, device = cell.train, setting.device
         backbone = load_backbone(cell.backbone).to(device)
-        self.loader = Loader(
-            self.problem,
-            size=backbone.image_size,
-            batch_size=config.batch_size,
-            seed=cell.seed,
-            workers=setting.workers,
-            draws_per_epoch=config.draws_per_epoch,
-        )
+        self.loader = make_loader(cell, backbone.image_size, workers=setting.workers)
         trunk = trunk_key(backbone, device)
         self.sweeper = Sweeper(
             *(self.problem, self.loader, backbone, device, setting.store),
             trunk_key=trunk,
             precision=config.eval_tokens,
         )
-        task = Task(
-            num_classes=assumed_classes(
-                cell.task, self.problem, sweep=self.sweeper.sweep, seed=cell.seed
-            ),
-            num_old=self.problem.num_old,
-            labels=self.loader.labels,
-            epochs=config.epochs,
-            steps_per_epoch=self.loader.steps_per_epoch,
-            seed=cell.seed,
-        )
+        number = assumed_classes(cell.task, self.problem, sweep=self.sweeper.sweep, seed=cell.seed)
         self.sweeper.forget()  # the model may ask for more than an estimate needed
-        self.model = compose(cell.spelling, cell.settings()["config"], task, backbone).to(device)
+        self.model = make_model(cell, self.loader, backbone, num_classes=number).to(device)
         self.batches: trainer.Batches
         if config.view_bank and self.model.level != "images":
             bank = (self.model.level, config.view_bank, setting.store, trunk, device)
@@ -151,6 +161,8 @@ class CellRun:
             record = self._record(final)
             if self.setting.team.leads:
                 records.write_record(self.folder, record, final.predictions)
+                if self.setting.keep_weights:
+                    weights.keep(self.folder, self.cell.key, self.model)
                 checkpoint.discard(self.folder)
             self._track("end", **{name: s["all"] for name, s in record["sets"].items()})
         return record

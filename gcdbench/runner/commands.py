@@ -32,6 +32,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add("--cache-gb", type=float, default=0.0, metavar="GB", help=space)
     add("--rerun", action="store_true", help="train recorded cells again; old records are kept")
     add("--tensorboard", action="store_true", help="write curves for TensorBoard as well")
+    add("--keep-weights", action="store_true", help="keep what was trained, for plot pca|attention")
 
 
 def run(arguments: argparse.Namespace, request: Request) -> int:
@@ -71,6 +72,7 @@ def _run_here(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
     options = {
         "workers": arguments.workers,
         "tensorboard": arguments.tensorboard,
+        "keep_weights": arguments.keep_weights,
         "since": time.time() if arguments.rerun else 0.0,
         **_cache(arguments),
     }
