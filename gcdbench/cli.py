@@ -7,37 +7,70 @@ the request was wrong, 130 interrupted. Heavy modules are imported inside the ve
 from __future__ import annotations
 
 import argparse
+import difflib
 import logging
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gcdbench import __version__, registry, tools
+from gcdbench import __version__, completion, registry, tools
 from gcdbench.config import parse_assignments
 from gcdbench.data import commands as data
-from gcdbench.errors import UserError
+from gcdbench.errors import UserError, unknown
 from gcdbench.figures import commands as figures
 from gcdbench.report import commands as reports
 from gcdbench.reproduce import commands as tables
 from gcdbench.runner import commands as runs
 
-EXAMPLES = """examples:
-  gcdbench run --suite drawshift --methods simgcd gcd     train, score, print the leaderboard
-  gcdbench run --suite drawshift --quick                  the same cells, tiny, in a minute
-  gcdbench plan --suite drawshift --seeds 0 1 2           what would run, and what is done
-  gcdbench leaderboard --suite drawshift                  from the records, nothing is trained
-  gcdbench reproduce --list                               the paper's tables, and what they cost
-  gcdbench list methods                                   what there is
+HELP = """usage: gcdbench VERB ...  (gcdbench VERB --help says more; gcdbench --version)
+
+Compare methods of Generalized Category Discovery under domain shift.
+
+verbs:
+{verbs}
+
+examples:
+  gcdbench list methods                              what there is
+  gcdbench run --suite drawshift --quick             a tiny version, for a look
+  gcdbench run --suite drawshift --methods hilo gcd  train, score, rank
+  gcdbench report --suite drawshift                  a page, from the records
+  gcdbench reproduce --list                          the paper's tables, at what cost
 """
 log = logging.getLogger("gcdbench")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that answers a wrong argument with one sentence."""
+    """Parser that answers a wrong argument with one sentence, and a near name if there is one."""
 
     def error(self, message: str) -> NoReturn:
+        wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if wrong is not None:
+            known = [name.strip(" '") for name in wrong[2].split(",")]
+            kind = message.split(":")[0].removeprefix("argument ").lower()
+            raise unknown(kind, wrong[1], known)
         raise UserError(f"{message} (see {self.prog} --help)")
+
+
+class _Main(_Parser):
+    """The outermost parser: its help fits a screen."""
+
+    verbs: Any
+
+    def format_help(self) -> str:
+        lines = [f"  {name:<12} {sub.description}" for name, sub in self.verbs.choices.items()]
+        return HELP.format(verbs="\n".join(lines))
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, left = self.parse_known_args(args, namespace)
+        if left:
+            words = sys.argv[1:] if args is None else args
+            inner, _ = completion.descend(self, words)
+            near = difflib.get_close_matches(left[0], completion.flags(inner), n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UserError(f"unknown argument {left[0]!r}{hint} (see {inner.prog} --help)")
+        return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,14 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="gcdbench",
-        description="Compare methods of Generalized Category Discovery under domain shift.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = _Main(prog="gcdbench")
     parser.add_argument("--version", action="version", version=f"gcdbench {__version__}")
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
+    parser.verbs = verbs
 
     def verb(name: str, function: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=text, description=text)
@@ -106,6 +135,18 @@ def _parser() -> argparse.ArgumentParser:
         sub = verb(name, function, _first_line(function))
         add(sub)
         sub.add_argument("--plugin", action="append", metavar="FILE", help="add a plug-in file")
+
+    def complete(arguments: argparse.Namespace) -> int:
+        """Print a script that completes words in your shell."""
+        if arguments.shell == "words":
+            print("\n".join(completion.candidates(parser, arguments.words)))
+        else:
+            print(completion.SCRIPTS[arguments.shell], end="")
+        return 0
+
+    sub = verb("completion", complete, _first_line(complete))
+    sub.add_argument("shell", choices=(*completion.SCRIPTS, "words"))
+    sub.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
 

@@ -93,28 +93,25 @@ KINDS = {"method": "method", "technique": "technique", "dataset": "source"}
 
 def add_show(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``show``."""
-    parser.add_argument("kind", choices=tuple(KINDS))
-    parser.add_argument("name")
+    add = parser.add_argument
+    add("kind", choices=tuple(KINDS))
+    add("name")
+    add("--suite", help="also say how large the method is and what a cell costs on this suite")
+    add("--results", type=Path, default=Path("results/runs"), metavar="DIR", help="to judge by")
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Show a plug-in's description and its settings with the sources of their defaults."""
+    """Show a plug-in: settings with sources, the paper's numbers, cost."""
+    from gcdbench import describe
+
     face = registry.face(KINDS[arguments.kind], arguments.name)
-    print(face.doc.strip(), end="\n\n")
-    if face.constants.get("paper"):
-        print(f"paper: {face.constants['paper']}")
-    if face.constants.get("techniques"):
-        print(f"techniques: {', '.join(face.constants['techniques'])}")
-    if face.constants.get("train_defaults"):
-        print(f"training: {face.constants['train_defaults']}")
-    print(f"file: {face.path}")
-    fields = _fields(face)
-    if fields:
-        print(f"\nsettings (--set {face.name}.KEY=VALUE):")
-    width = max(map(len, fields), default=0)
-    for name, entry in fields.items():
-        default = "required" if entry["required"] else repr(entry["default"])
-        print(f"  {name:<{width}}  {default:<12}  {entry['source']}".rstrip())
+    print(describe.plugin(face, _fields(face)))
+    if face.kind == "method":
+        print(describe.paper(face.name), end="")
+        if arguments.suite:
+            print(describe.size_and_cost(face.name, arguments.suite, arguments.results))
+        else:
+            print("\nsize and cost depend on the suite: add --suite NAME")
     return 0
 
 
@@ -124,7 +121,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Run the contract's checks on a plug-in; exit code 1 if one fails."""
+    """Run the contract's checks on a plug-in, in sentences."""
     from gcdbench.authoring import check as findings
 
     failed = 0
@@ -147,7 +144,7 @@ def add_new_method(parser: argparse.ArgumentParser) -> None:
 
 
 def new_method(arguments: argparse.Namespace) -> int:
-    """Write a method file that trains as it is, and say what to do next."""
+    """Write a method file (or package) that trains as it is."""
     from gcdbench.authoring import new_method as create
 
     name, package = arguments.name, arguments.package
@@ -195,7 +192,7 @@ def add_estimate(parser: argparse.ArgumentParser) -> None:
 
 
 def estimate(arguments: argparse.Namespace) -> int:
-    """Estimate the number of classes from features and leave the curve as CSV and plot."""
+    """Estimate the number of classes from features."""
     from gcdbench.estimate import run_estimate
 
     try:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -26,8 +28,8 @@ QUICK = ["--suite", "drawshift", "--quick", "--datasets", "line+solid", "--metho
         (["run", "--suite", "drawshift", "--seeds", "one"], "invalid int value"),
         (["run", "--suite", "drawshift", "--plugin", "none.py"], "--plugin none.py: no such file"),
         (["run", "--suite", "drawshift", "--set", "backbone.weights=no.pth"], "no file no.pth"),
-        (["list", "nothing"], "invalid choice"),
-        (["fly"], "invalid choice"),
+        (["list", "nothing"], "unknown what 'nothing'"),
+        (["fly"], "unknown verb 'fly'"),
         ([], "required"),
     ],
 )
@@ -77,3 +79,48 @@ def test_a_run_writes_the_leaderboard_and_a_second_one_trains_nothing(tmp_path, 
     assert "nothing was trained" in capsys.readouterr().err
     assert [path.stat().st_mtime_ns for path in records] == before
     assert len(records) == 1
+
+
+def test_the_help_fits_a_screen(capsys):
+    with pytest.raises(SystemExit) as done:
+        main(["--help"])
+    assert done.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 30
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["rnu"], "unknown verb 'rnu'; did you mean 'run'?"),
+        (["list", "metods"], "did you mean 'methods'?"),
+        (["run", "--suite", "drawshift", "--metods", "gcd"], "did you mean --methods?"),
+        (["data", "verfy"], "did you mean 'verify'?"),
+        (["show", "method", "hlio"], "did you mean 'hilo'?"),
+        (["check", "hiloo"], "did you mean 'hilo'?"),
+        (["run", "--suite", "drawshift", "--datasets", "line+solidd"], "did you mean 'line+solid'"),
+        (["leaderboard", "--suite", "drawshift", "--format", "latx"], "did you mean 'latex'?"),
+    ],
+)
+def test_a_misspelt_word_gets_the_nearest_one(words, sentence, capsys):
+    assert main(words) == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["list", what] for what in ("methods", "suites", "datasets")] + [["--help"]]
+)
+def test_listing_takes_less_than_half_a_second_and_no_torch(words):
+    code = (
+        "import sys, time\n"
+        "from gcdbench.cli import main\n"
+        "try:\n"
+        f"    main({words!r})\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "heavy = {'torch', 'pandas', 'matplotlib', 'scipy'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "assert time.process_time() < 0.5, time.process_time()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

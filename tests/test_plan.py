@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import io
+import tokenize
+
 import pytest
 
 from gcdbench import plan, registry
 from gcdbench.errors import UserError
+from gcdbench.layout import PACKAGE, shipped
 from gcdbench.plan import Request, Spelling, Suite, make_cells
 
 SUITE = """
@@ -143,3 +147,15 @@ def test_every_shipped_suite_is_well_formed(name):
     assert suite.description
     for entry in suite.datasets.values():
         registry.face("source", entry["source"])
+
+
+def test_comments_are_found_as_the_tokenizer_finds_them():
+    for path in [*PACKAGE.rglob("*.py"), *shipped("methods").rglob("*.py")]:
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                row, column = token.start
+                lines[row - 1] = lines[row - 1][:column]
+        expected = "\n".join(line.rstrip() for line in lines if line.strip())
+        assert plan._without_comments(path) == expected, path

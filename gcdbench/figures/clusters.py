@@ -86,7 +86,8 @@ def clusters(
 def _every_kind(wrong: Rows, labels: Rows) -> Rows:
     """Choose images for the places: few of each wrong class, as long as there are others."""
     seen: Counter[int] = Counter()
-    chosen, spare = [], []
+    chosen: list[int] = []
+    spare: list[int] = []
     for place, label in enumerate(labels[wrong].tolist()):
         seen[label] += 1
         (chosen if seen[label] <= SAME else spare).append(place)

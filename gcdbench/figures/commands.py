@@ -40,7 +40,7 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
 
 
 def plot(arguments: argparse.Namespace, request: Request) -> int:
-    """Draw the plots that were asked for, or all for which there are data."""
+    """Draw plots of the records, or pictures of single cells."""
     known = {**reports.PLOTS, **PICTURES}
     for kind in arguments.kinds:
         if kind not in known:

@@ -22,6 +22,7 @@ POINTS = 240  # images of a domain
 THUMBNAILS = 22
 CLASSES = 8  # in colour; the others are grey
 Array = NDArray[np.float64]
+Kinds = NDArray[np.integer]  # domain or class of each image
 
 
 def pca(trained: Trained, caption: str) -> Figure:
@@ -71,7 +72,7 @@ def project(features: Array) -> tuple[Array, Array]:
     return centred @ directions.T, (lengths**2 / (lengths**2).sum())[:2]
 
 
-def neighbours(unit: Array, name: str, kinds: Array) -> str:
+def neighbours(unit: Array, name: str, kinds: Kinds) -> str:
     """Say how often an image's nearest neighbour is of its kind, and how often it is by chance."""
     likeness = unit @ unit.T
     np.fill_diagonal(likeness, -np.inf)
@@ -86,16 +87,17 @@ def colours(number: int) -> list[str]:
     return sns.color_palette("colorblind", number).as_hex()
 
 
-def _points(axis: Axes, points: Array, kinds: Array, palette: list[str], domain: Array) -> None:
+def _points(axis: Axes, points: Array, kinds: Kinds, palette: list[str], domain: Kinds) -> None:
     for number in np.unique(domain):
         inside = domain == number
         tints = [palette[kind] for kind in kinds[inside]]
         marker = MARKERS[number % len(MARKERS)]
-        axis.scatter(*points[inside].T, s=9, c=tints, marker=marker, linewidths=0, alpha=0.75)
+        x, y = points[inside].T
+        axis.scatter(x, y, s=9, c=tints, marker=marker, linewidths=0, alpha=0.75)
 
 
 def _classes(
-    axis: Axes, points: Array, labels: Array, domain: Array, names: tuple[str, ...]
+    axis: Axes, points: Array, labels: Kinds, domain: Kinds, names: tuple[str, ...]
 ) -> None:
     chosen = [label for label, _ in Counter(labels.tolist()).most_common(CLASSES)]
     palette = [*colours(len(chosen)), FAINT]
@@ -110,7 +112,7 @@ def _classes(
     axis.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), fontsize=6.5)
 
 
-def _thumbnails(axis: Axes, points: Array, pictures: NDArray[np.uint8], domain: Array) -> None:
+def _thumbnails(axis: Axes, points: Array, pictures: NDArray[np.uint8], domain: Kinds) -> None:
     palette = colours(int(domain.max()) + 1)
     for place, picture, kind in zip(points, pictures, domain, strict=True):
         box = AnnotationBbox(

@@ -148,7 +148,7 @@ def add_status(parser: argparse.ArgumentParser) -> None:
 
 
 def status(arguments: argparse.Namespace, request: Request) -> int:
-    """Show where each cell stands: done, running, failed and why, waiting, stale and why."""
+    """Show where each cell stands, and why one failed or is stale."""
     from gcdbench.runner import status as status_
 
     cells = make_cells(request)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gcdbench.data.corrupted import variant_sets
 from gcdbench.data.images import Images, JoinedImages
 from gcdbench.data.problem import EvalSet, Problem, Role
 from gcdbench.data.splits import hold_out, labelled_half, per_class_sample
@@ -46,6 +45,8 @@ def corrupted_problem(
     sets = {"original": EvalSet(unlabelled, "source"), **held_out}
     images, labels = train.images, train.labels
     if shifted is not None:
+        from gcdbench.data.corrupted import variant_sets  # imports much of scipy
+
         images = JoinedImages(train.images, shifted.images)
         labels = np.concatenate([train.labels, shifted.labels])
         unlabelled = np.concatenate([unlabelled, np.arange(len(train), len(labels))])

@@ -1,0 +1,1 @@
+"""Plug-ins of somebody who does not work on gcdbench."""

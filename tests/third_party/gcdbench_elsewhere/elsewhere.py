@@ -1,0 +1,39 @@
+"""Elsewhere: a cosine classifier and balanced guesses (nobody, nowhere 2026)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from gcdbench.losses import cross_entropy_on, mean_entropy_deficit
+from gcdbench.method import Batch, Clock, Method, Step, Task
+from gcdbench.nn.backbone import Backbone
+from gcdbench.nn.heads import CosineClassifier
+
+
+class Elsewhere(Method):
+    provides: ClassVar[frozenset[str]] = frozenset({"logits"})
+
+    @dataclass(frozen=True)
+    class Config:
+        temperature: float = 0.1  # ours
+
+    def __init__(self, config: Any, task: Task, backbone: Backbone) -> None:
+        super().__init__(config, task, backbone)
+        self.classifier = CosineClassifier(
+            backbone.dim, task.num_classes, generator=task.generator("head")
+        )
+
+    def step(self, batch: Batch, clock: Clock) -> Step:
+        features = self.encode(batch).cls
+        logits = self.classify(features)
+        terms = {
+            "classify": cross_entropy_on(logits, batch.per_view(batch.labels)),
+            "entropy": mean_entropy_deficit(logits, temperature=1.0),
+        }
+        return Step(terms, features, logits)
+
+    def classify(self, features: Tensor) -> Tensor:
+        return self.classifier(features) / self.config.temperature

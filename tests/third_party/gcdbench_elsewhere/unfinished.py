@@ -1,0 +1,11 @@
+"""Unfinished: has a mistake on purpose."""
+
+from __future__ import annotations
+
+from gcdbench.nowhere import something
+
+from gcdbench.method import Method
+
+
+class Unfinished(Method):
+    step = something
