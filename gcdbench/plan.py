@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -215,15 +215,14 @@ def make_cells(request: Request) -> list[Cell]:
             raise unknown("dataset", name, suite.datasets, f"suite {suite.name}")
     _check_sections(request.assignments, spellings.values())
     seeds = request.seeds or tuple(suite.data.get("seeds", (0,)))
-    return [
-        _cell(request, suite, dataset, spelling, seed)
-        for dataset in (request.datasets or suite.datasets)
-        for seed in dict.fromkeys(seeds)
-        for spelling in spellings.values()
-    ]
+    cells = []
+    for dataset in request.datasets or suite.datasets:
+        row = [_cell(request, suite, dataset, spelling) for spelling in spellings.values()]
+        cells += [replace(cell, seed=seed) for seed in dict.fromkeys(seeds) for cell in row]
+    return cells
 
 
-def _cell(request: Request, suite: Suite, dataset: str, spelling: Spelling, seed: int) -> Cell:
+def _cell(request: Request, suite: Suite, dataset: str, spelling: Spelling) -> Cell:
     entry, face = suite.datasets[dataset], registry.face("method", spelling.method)
     where = f"suite {suite.name}, dataset {dataset}"
     layers = [suite.data, entry]
@@ -261,7 +260,7 @@ def _cell(request: Request, suite: Suite, dataset: str, spelling: Spelling, seed
     return Cell(
         dataset=dataset,
         spelling=spelling,
-        seed=seed,
+        seed=0,
         source=entry["source"],
         source_config=plain(build(source.config, entry.get("config", {}), f"{where}, config")),
         limit=layers[-1].get("limit") if request.quick else entry.get("limit"),

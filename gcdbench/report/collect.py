@@ -197,10 +197,12 @@ def _foreign(path: Path, record: Mapping[str, Any]) -> str:
 def _of_unknown_methods(
     sound: Mapping[Path, dict[str, Any]], suite: Suite, results: Path
 ) -> list[LeftOut]:
+    mine = {path: one for path, one in sound.items() if one["dataset"] in suite.datasets}
+    unknown = {m for m in {one["method"] for one in mine.values()} if not _known(m)}
     return [
         LeftOut(_below(path, results), "foreign", f"is of {record['method']}, which is not here")
-        for path, record in sound.items()
-        if record["dataset"] in suite.datasets and not _known(record["method"])
+        for path, record in mine.items()
+        if record["method"] in unknown
     ]
 
 
