@@ -62,8 +62,8 @@ def paper(method: str) -> str:
 def size_and_cost(method: str, suite: str, results: Path) -> str:
     """Count what a method trains on a suite's first dataset, and judge what a cell of it costs."""
     from gcdbench import records
-    from gcdbench.plan import Request, Suite, make_cells
     from gcdbench.nn.load import load_backbone
+    from gcdbench.plan import Request, Suite, make_cells
     from gcdbench.runner.cell import make_loader, make_model
     from gcdbench.runner.cost import CostModel, duration
 
