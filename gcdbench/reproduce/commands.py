@@ -37,7 +37,7 @@ EXAMPLES = """examples:
 
 
 def reproduce(arguments: argparse.Namespace) -> int:
-    """Reproduce a table of the paper: run its cells, print paper, measured and difference."""
+    """Run a table of the paper and print it beside the measured one."""
     choice = Choice(
         scale=arguments.scale,
         datasets=tuple(arguments.datasets),
