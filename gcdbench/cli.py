@@ -36,7 +36,7 @@ examples:
   gcdbench run --suite drawshift --quick             a tiny version, for a look
   gcdbench run --suite drawshift --methods hilo gcd  train, score, rank
   gcdbench report --suite drawshift                  a page, from the records
-  gcdbench reproduce --list                          the paper's tables, the cost
+  gcdbench reproduce --list                          the paper's tables
 """
 log = logging.getLogger("gcdbench")
 
