@@ -10,7 +10,6 @@ from typing import Any
 from gcdbench import records
 from gcdbench.config import parse_assignments
 from gcdbench.errors import UserError
-from gcdbench.plan import Cell
 from gcdbench.reproduce.tables import SCALES, Choice, Plan, distinct, load, make_plans, tables
 from gcdbench.runner.cost import CostModel, Estimate, duration
 
@@ -91,41 +90,50 @@ def _cost_model(arguments: argparse.Namespace) -> CostModel:
 
 def listing(plans: list[Plan], model: CostModel) -> str:
     """Return one line per table: rows, cells, what they cost, and the total after sharing."""
-    names = [plan.table.name for plan in plans]
-    width = max(map(len, names))
-    costs: dict[str, Estimate] = {}
-    shared: dict[str, Cell] = {}
+    shared = distinct(cell for plan in plans for cell in plan.cells.values())
+    costs = {key: model.estimate(cell) for key, cell in shared.items()}
+    rows = [["table", "rows", "cells", "images", "time", "title"]]
     for plan in plans:
-        shared |= plan.cells
-    for key, cell in shared.items():
-        costs[key] = model.estimate(cell)
-    lines = [f"{'table':<{width}}  rows  cells  {'cost':<24}  title"]
-    for plan in plans:
+        lines = len({entry.row.name for entry in plan.entries})
         cost = _cost([costs[key] for key in plan.cells])
-        rows = len({entry.row.name for entry in plan.entries})
-        lines.append(
-            f"{plan.table.name:<{width}}  {rows:>4}  {len(plan.cells):>5}  {cost:<24}  "
-            f"{plan.table.title}"
+        rows.append(
+            [plan.table.name, str(lines), str(len(plan.cells)), *cost, plan.table.title],
         )
+    images, time = _cost(list(costs.values()))
     asked = sum(len(plan.cells) for plan in plans)
-    lines += [
-        "",
-        f"{asked} cells in {len(plans)} tables are {len(shared)} different ones; "
-        f"all of them cost {_cost(list(costs.values()))}.",
-        "Cost: images that pass the backbone in training, and the time of one process where "
-        "records in --results tell it.",
+    total = f"{asked} cells in {len(plans)} tables are {len(shared)} different ones"
+    return "\n".join(
+        [
+            *_columns(rows),
+            "",
+            f"{total}; all of them cost {images} images, time {time}.",
+            "Images are views that pass the backbone in training; the time is that of one process, "
+            "told by the records in --results of cells like these.",
+        ]
+    )
+
+
+def _columns(rows: list[list[str]]) -> list[str]:
+    """Put words below each other: the first and the last column to the left."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return [
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(word.rjust(w) for word, w in zip(row[1:-1], widths[1:], strict=True)),
+                row[-1],
+            ]
+        )
+        for row in rows
     ]
-    return "\n".join(lines)
 
 
-def _cost(estimates: list[Estimate]) -> str:
+def _cost(estimates: list[Estimate]) -> tuple[str, str]:
+    """Return images and time in words; the latter only if it is known of all."""
     images = sum(one.images for one in estimates)
     text = f"{images / 1e9:.1f} billion" if images >= 1e9 else f"{images / 1e6:.1f} million"
-    text += " images"
     known = [one.seconds for one in estimates if one.seconds is not None]
-    if known and len(known) == len(estimates):
-        text += f", {duration(sum(known))}"
-    return text
+    return text, duration(sum(known)) if len(known) == len(estimates) else "?"
 
 
 def _say(text: Any) -> None:
