@@ -106,7 +106,7 @@ def listing(plans: list[Plan], model: CostModel) -> str:
         [
             *_columns(rows),
             "",
-            f"{total}; all of them cost {images} images, time {time}.",
+            f"{total}; all of them cost {images} images{f' and {time}' * (time != '?')}.",
             "Images are views that pass the backbone in training; the time is that of one process, "
             "told by the records in --results of cells like these.",
         ]
