@@ -122,7 +122,7 @@ def test_a_package_written_by_new_method_can_be_installed(newcomer):
     newcomer.install("./packed")
     assert "packed" in {line.split()[0] for line in _lines(newcomer, "list", "methods")}
     plan = newcomer.gcdbench("plan", "--suite", "tiny.yaml", "--methods", "packed")
-    assert plan.splitlines()[-1] == "1 cells, 0 done"
+    assert plan.splitlines()[-1].startswith("1 cells, 0 done")
 
 
 def _lines(newcomer: Newcomer, *words: str) -> list[str]:
