@@ -68,7 +68,7 @@ class Toy:
         """Start a command in a process of its own."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **more.pop("env", {})}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        command = self.command(verb, *arguments)
+        command = more.pop("args", None) or self.command(verb, *arguments)
         return subprocess.Popen(command, env=environment, **{**pipes, **more})
 
 

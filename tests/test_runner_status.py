@@ -115,9 +115,9 @@ def test_a_damaged_record_is_named(made, toy):
 
 def test_a_job_in_the_queue_is_queued_and_one_that_left_it_is_lost(toy):
     (folder(toy) / journal.JOB).write_text(json.dumps({"job": "12_3"}))
-    state = look(toy, queue=lambda jobs: {"12_3": "PENDING"})
-    assert (state.kind, state.detail) == ("queued", "as job 12_3 (pending)")
-    state = look(toy, queue=lambda jobs: {})
+    state = look(toy, queue=lambda: {"12_3": "PENDING"})
+    assert (state.kind, state.detail) == ("queued", "as job 12_3 (pending); starts anew")
+    state = look(toy, queue=lambda: {})
     assert (state.kind, state.detail) == (
         "waiting",
         "job 12_3 left the queue without a record; starts anew",

@@ -126,7 +126,7 @@ class Loader:
         """Yield the batches of an epoch: images drawn with replacement by their weights."""
         index, crops = self.draws(epoch, weights)
         requests = [(self.pool[i], u) for i, u in zip(index.numpy(), crops.numpy(), strict=True)]
-        for i, (views, failures) in zip(index, self._serve(requests), strict=True):
+        for i, (views, failures) in zip(index, self.answer(requests), strict=True):
             views = views.unflatten(0, (self.num_views, -1))
             if failures:
                 rows = substitutes(len(i), [position for position, *_ in failures])
@@ -140,10 +140,11 @@ class Loader:
 
     def serve(self, requests: Sequence[Request]) -> Iterator[Tensor]:
         """Yield the views (V*b, 3, H, W) of each request: rows, and draws (V, b, numbers)."""
-        for views, _ in self._serve(requests):
+        for views, _ in self.answer(requests):
             yield views
 
-    def _serve(self, requests: Sequence[Request]) -> Iterator[tuple[Tensor, list[Failure]]]:
+    def answer(self, requests: Sequence[Request]) -> Iterator[tuple[Tensor, list[Failure]]]:
+        """Yield the views of each request as ``serve`` does, and what of it cannot be read."""
         if self._queue.busy:  # the workers that stay cannot answer two lists in turns
             yield from self._answers(self._start(requests))
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,9 @@ class Patches:
     def __len__(self) -> int:
         return len(self.x)
 
+    def __getitem__(self, rows: Tensor) -> Patches:
+        return Patches(self.x[rows])
+
     def to(self, device: torch.device) -> Patches:
         """Move to a device, in full precision."""
         return Patches(self.x.to(device, non_blocking=True).float())
@@ -44,6 +47,9 @@ class Tokens:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def __getitem__(self, rows: Tensor) -> Tokens:
+        return Tokens(self.x[rows], {block: cls[rows] for block, cls in self.taps.items()})
 
     def to(self, device: torch.device) -> Tokens:
         """Move to a device, in full precision."""
@@ -70,6 +76,16 @@ class Recording:
     def attention(self) -> Tensor:
         """CLS-to-patch attention (blocks, n, heads, p)."""
         return torch.stack(self.maps)
+
+
+class Crew(Protocol):
+    """Processes that encode the same rows together, each a part of them."""
+
+    def rows(self, number: int) -> Tensor:
+        """Return this process's share of some rows, as many as any other's."""
+
+    def gather(self, part: Tensor, number: int) -> Tensor:
+        """Return all rows from everybody's share of them."""
 
 
 class Backbone(nn.Module):
@@ -102,6 +118,7 @@ class Backbone(nn.Module):
         self._hooks: Sequence[TokenHook] = ()
         self._cls_hook: Callable[[Tensor], Tensor] | None = None
         self._recording: Recording | None = None
+        self.crew: Crew | None = None
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
         vit.requires_grad_(False)
@@ -175,13 +192,31 @@ class Backbone(nn.Module):
                 taps[number] = self.vit.norm(x[:, 0])
         last = self.output_block == self.num_blocks
         cls = self.vit.norm(x[:, 0]) if last else taps[self.output_block]
-        return Encoded(cls if self._cls_hook is None else self._cls_hook(cls), taps)
+        return Encoded(cls, taps)
 
     def forward(self, images: Tensor | Patches | Tokens) -> Encoded:
         """Encode images (n, 3, H, W) with values in [0, 1], or what was made of them before."""
+        # token hooks may mix rows, so they must see all of them
+        alone = self.crew is None or self._hooks or not len(images)
+        encoded = self._encode(images) if alone else self._encode_together(images)
+        cls = encoded.cls if self._cls_hook is None else self._cls_hook(encoded.cls)
+        return Encoded(cls, encoded.taps)
+
+    def _encode(self, images: Tensor | Patches | Tokens) -> Encoded:
         if isinstance(images, Tensor):
             images = Patches(self.patches(images))
         return self.tail(self.trunk(images.x) if isinstance(images, Patches) else images)
+
+    def _encode_together(self, images: Tensor | Patches | Tokens) -> Encoded:
+        """Encode this process's share of the rows and gather what the others have made."""
+        crew, number = self.crew, len(images)
+        assert crew is not None
+        encoded = self._encode(images[crew.rows(number)])
+        if (recording := self._recording) is not None:
+            recording.patches = crew.gather(recording.patches, number)
+            recording.maps = [crew.gather(maps, number) for maps in recording.maps]
+        taps = {block: crew.gather(tap, number) for block, tap in encoded.taps.items()}
+        return Encoded(crew.gather(encoded.cls, number), taps)
 
     def attention(self, images: Tensor) -> Tensor:
         """Return the CLS-to-patch attention (blocks, n, heads, p) of every block."""

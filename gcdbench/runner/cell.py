@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import sys
@@ -49,6 +50,9 @@ class Team(trainer.Team, Protocol):
     def follow(self, decision: bool, step: int) -> bool:
         """Return the leading process's decision."""
 
+    def check_same(self, value: Any, what: str) -> None:
+        """Refuse to go on if the processes do not see the same."""
+
 
 class Alone(trainer.Alone):
     """A team of one."""
@@ -65,6 +69,9 @@ class Alone(trainer.Alone):
     def follow(self, decision: bool, step: int) -> bool:
         """Follow oneself."""
         return decision
+
+    def check_same(self, value: Any, what: str) -> None:
+        """See the same as oneself."""
 
 
 @dataclass
@@ -121,7 +128,7 @@ class CellRun:
     def __init__(self, cell: Cell, setting: Setting, heart: journal.Heart) -> None:
         self.cell, self.setting, self.heart = cell, setting, heart
         self.folder = records.cell_folder(setting.results, cell)
-        self.meter = Meter(setting.device)
+        self.meter = Meter(setting.device, setting.team.size)
         self.curve: list[dict[str, Any]] = []
         self.problem = cell.problem()
         config, device = cell.train, setting.device
@@ -153,13 +160,17 @@ class CellRun:
         if resume is not None:
             self.curve = resume.pop("curve")
             self.meter.carry(resume.pop("spent"))
-        with Tracker(self.folder, tensorboard=self.setting.tensorboard) as self.tracker:
+        where = None if resume is None else (resume["epoch"], len(resume["history"]))
+        team = self.setting.team
+        team.check_same(where, "checkpoint")
+        tensorboard = self.setting.tensorboard and team.leads
+        with Tracker(self.folder, tensorboard=tensorboard) as self.tracker:
             self._track("start", restarts=self.meter.restarts, rows=len(self.curve))
             self._train(resume)
             self.heart.tell(phase="scoring", eta=None)
             final = self._evaluate()
             record = self._record(final)
-            if self.setting.team.leads:
+            if team.leads:
                 records.write_record(self.folder, record, final.predictions)
                 if self.setting.keep_weights:
                     weights.keep(self.folder, self.cell.key, self.model)
@@ -194,7 +205,10 @@ class CellRun:
         stop = setting.team.follow(setting.stop.asked, clock.step)
         if setting.team.leads and (stop or self._checkpoint_is_due()):
             self.heart.tell(loss=_loss(moment.terms))
-            self._save(done, moment.state())
+            # of several processes only this one would know now; the epoch's end tells them all
+            unknown_to_others = [trainer.Diverged] if setting.team.size > 1 else []
+            with contextlib.suppress(*unknown_to_others):
+                self._save(done, moment.state())
         if stop:
             raise Interrupted
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gcdbench import records
+from gcdbench.errors import UserError
 from gcdbench.plan import Cell, Request, make_cells
 
 log = logging.getLogger("gcdbench")
@@ -27,19 +28,22 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: all GPUs, else the CPU)")
     add("--jobs", type=_positive, metavar="N", help="cells at a time (default: one per GPU)")
+    add("--nproc-per-node", type=_positive, default=1, metavar="N", help="processes for each cell")
     add("--workers", type=int, default=0, metavar="N", help="processes that load images, per cell")
     space = "disk space for frozen features, shared by all cells and processes (default: none)"
     add("--cache-gb", type=float, default=0.0, metavar="GB", help=space)
     add("--rerun", action="store_true", help="train recorded cells again; old records are kept")
     add("--tensorboard", action="store_true", help="write curves for TensorBoard as well")
     add("--keep-weights", action="store_true", help="keep what was trained, for plot pca|attention")
+    add("--launcher", choices=("local", "slurm"), default="local", help="slurm: submit and return")
+    add("--slurm", type=Path, metavar="FILE", help="YAML with what a job asks of the cluster")
 
 
 def run(arguments: argparse.Namespace, request: Request) -> int:
     """Train and score the cells that have no record yet."""
     cells = make_cells(request)
     outcome = execute(arguments, cells)
-    if outcome.trained or outcome.skipped:
+    if _leads() and (outcome.trained or outcome.skipped):
         _publish(arguments, request, cells)
     return 1 if outcome.failed else 0
 
@@ -52,7 +56,11 @@ def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
     records.check_writable(arguments.results)
     for cell in cells:
         _ = cell.key  # needs the data and the weights
+    if arguments.launcher == "slurm":
+        return _submit(arguments, cells)
     outcome = _run_here(arguments, cells)
+    if not _leads():
+        return outcome
     if not outcome.trained and not outcome.failed:
         log.info("all %d cells are recorded already: nothing was trained", len(cells))
     elif outcome.skipped:
@@ -62,20 +70,66 @@ def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
     return outcome
 
 
-def _run_here(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
-    from gcdbench.runner.local import choose_device, run_cells
-    from gcdbench.runner.pool import Pool, posts
+def _leads() -> bool:
+    """Tell whether this process reports: of those that torchrun has started, only the first."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return how cells are run, wherever that is."""
     from gcdbench.runner.tracker import check_tensorboard
 
     if arguments.tensorboard:
         check_tensorboard()
-    options = {
+    return {
         "workers": arguments.workers,
         "tensorboard": arguments.tensorboard,
         "keep_weights": arguments.keep_weights,
         "since": time.time() if arguments.rerun else 0.0,
         **_cache(arguments),
     }
+
+
+def _submit(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
+    """Hand the cells that nobody has over to the cluster; those that are recorded are skipped."""
+    from gcdbench.runner import slurm
+    from gcdbench.runner.local import Outcome
+
+    if arguments.jobs:
+        raise UserError("--jobs is for one machine; for --launcher slurm set at_a_time in --slurm")
+    jobs = slurm.submit(
+        cells,
+        arguments.results,
+        slurm.read_config(arguments.slurm),
+        plugins=[Path(plugin) for plugin in arguments.plugin or ()],
+        device=arguments.device,
+        processes=arguments.nproc_per_node,
+        **_options(arguments),
+    )
+    if known := len(cells) - len(jobs):
+        log.info("%d of %d cells are recorded or have a job already", known, len(cells))
+    if jobs:
+        span = jobs[0] if len(jobs) == 1 else f"{jobs[0]} ... {jobs[-1]}"
+        log.info("%d cells were submitted as jobs %s; status tells how they do", len(jobs), span)
+    return Outcome(skipped=[cell for cell in cells if records.is_done(arguments.results, cell)])
+
+
+def _run_here(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
+    from gcdbench.runner.distributed import is_member
+    from gcdbench.runner.local import choose_device, run_cells
+    from gcdbench.runner.pool import Pool, posts
+    from gcdbench.runner.squad import launch, run_as_member
+
+    if arguments.slurm:
+        raise UserError("--slurm: add --launcher slurm to run on a cluster")
+    options = _options(arguments)
+    if is_member():
+        return run_as_member(cells, arguments.results, arguments.device, **options)
+    if arguments.nproc_per_node > 1:
+        if arguments.jobs:
+            raise UserError("--jobs and --nproc-per-node: either many cells at a time or one")
+        where = arguments.results, arguments.device, arguments.nproc_per_node
+        return launch(cells, *where, **options)
     places = posts(arguments.device, arguments.jobs)
     if len(places) > 1:
         return Pool(arguments.results, places, options).run(cells)

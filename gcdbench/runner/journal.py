@@ -102,6 +102,19 @@ class Heart:
             self.beat()
 
 
+class Mute(Heart):
+    """A heart that nobody hears: of processes that help the one that speaks for a cell."""
+
+    def __enter__(self) -> Mute:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def beat(self) -> None:
+        """Write nothing."""
+
+
 def process_birth(pid: int) -> str:
     """Return when a process was started, which tells it from a later one of the same number."""
     try:
@@ -125,8 +138,14 @@ def lives(progress: dict[str, Any]) -> bool:
     return process_birth(pid) == progress["born"]
 
 
-def note_failure(folder: Path, message: str, details: str = "") -> None:
-    """Note why a cell failed, for ``status``; the traceback goes into a file of its own."""
+def note_failure(folder: Path, message: str, details: str = "", *, since: float = 0.0) -> None:
+    """Note why a cell failed, for ``status``; the traceback goes into a file of its own.
+
+    A note that another process has made after ``since`` stays: what it met was first.
+    """
+    there = read(folder, FAILURE) if since else None
+    if there is not None and there["time"] >= since:
+        return
     facts = {"message": message, "time": time.time(), "host": socket.gethostname()}
     try:
         write_atomically(folder / FAILURE, json.dumps(facts).encode())

@@ -122,12 +122,19 @@ def attempt(cell: Cell, setting: Setting) -> Attempt:
             # somebody may have finished it between the two lines above
             if records.is_done(setting.results, cell, since=setting.since):
                 return Attempt("skipped")
-            return _run_locked(cell, setting, folder)
+            return run_locked(cell, setting, folder)
     except journal.Busy:
         return Attempt("busy")
 
 
-def _run_locked(cell: Cell, setting: Setting, folder: Path) -> Attempt:
+def run_locked(
+    cell: Cell,
+    setting: Setting,
+    folder: Path,
+    survives: tuple[type[Exception], ...] = (Exception,),
+) -> Attempt:
+    """Run a cell whose lock is held; an error that the run does not survive is raised as well."""
+    began = time.time()
     records.clean_up(folder)
     before = records.read_done(setting.results, cell)
     log.info("%s", cell.label)
@@ -136,7 +143,9 @@ def _run_locked(cell: Cell, setting: Setting, folder: Path) -> Attempt:
             record = CellRun(cell, setting, heart).execute()
     except Exception as error:
         message = explain(error)
-        journal.note_failure(folder, message, traceback.format_exc())
+        journal.note_failure(folder, message, traceback.format_exc(), since=began)
+        if not isinstance(error, survives):
+            raise
         return Attempt("failed", message)
     journal.forget_failure(folder)
     return Attempt("trained", _summary(record, before, setting, cell))

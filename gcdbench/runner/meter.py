@@ -16,14 +16,14 @@ import torch
 class Meter:
     """Measures one cell, over all its restarts: what it has read goes into the checkpoint."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, devices: int = 1) -> None:
         self.device = device
         self.started = time.time()
         self.restarts = 0
         self._before: dict[str, float] = {}
         self._clock = time.monotonic()
         self._cpu = time.process_time()
-        self._energy = energy_counter(device)
+        self._energy = energy_counter(device, devices)
         self._energy_start = self._energy() if self._energy else 0.0
         self._event: Any = None
         if device.type == "cuda":
@@ -65,17 +65,26 @@ class Meter:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
-def energy_counter(device: torch.device) -> Callable[[], float] | None:
-    """Return a function that reads the joules a GPU has used, if nvidia-ml can tell them."""
+def energy_counter(device: torch.device, devices: int = 1) -> Callable[[], float] | None:
+    """Return a function that reads the joules a GPU has used, if nvidia-ml can tell them.
+
+    Of a cell on several devices, those of this machine count.
+    """
     if device.type != "cuda":
         return None
     with contextlib.suppress(Exception):  # no pynvml, no driver, or a GPU without a counter
         pynvml = importlib.import_module("pynvml")
         pynvml.nvmlInit()
-        uuid = str(torch.cuda.get_device_properties(device).uuid)
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid.removeprefix('GPU-')}")
-        pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-        return lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000
+        here = range(min(devices, torch.cuda.device_count()))
+        own = [device] if devices == 1 else [torch.device("cuda", number) for number in here]
+        uuids = [str(torch.cuda.get_device_properties(d).uuid).removeprefix("GPU-") for d in own]
+        handles = [pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}") for uuid in uuids]
+
+        def joules() -> float:
+            return sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, handles)) / 1000
+
+        joules()  # a GPU without a counter says so now
+        return joules
     return None
 
 

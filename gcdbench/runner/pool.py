@@ -32,6 +32,7 @@ from gcdbench.runner.local import WAIT_SECONDS, Attempt, Outcome, Solo, choose_d
 from gcdbench.runner.stop import Interrupted, Stop
 
 OUTPUT = "output.log"  # what a process said while it had the cell
+CHANGED = "code or data have changed since the run was started: start again"
 POLL_SECONDS = 0.5
 log = logging.getLogger(__name__)
 
@@ -171,9 +172,9 @@ class Pool:
         here, there = context.Pipe()
         taken = [worker.post for worker in self.workers]
         post = next(post for post in self.posts if post not in taken)
-        arguments = (there, self.results, post, self.options, _plugins())
+        arguments = (there, self.results, post, self.options, plugins())
         process = context.Process(target=_serve, args=arguments, name=f"gcdbench {post.device}")
-        with _threads(post.threads):
+        with threads(post.threads):
             process.start()
         there.close()
         worker = Worker(post, process, here)
@@ -213,14 +214,14 @@ def cause_of_death(exitcode: int | None) -> str:
     return f"its process was ended by {name}{hint}"
 
 
-def _plugins() -> list[Path]:
+def plugins() -> list[Path]:
     """Return the files that were added by --plugin: a new process does not know them."""
     found = (face for kind in registry.KINDS for face in registry.faces(kind).values())
     return [face.path for face in found if face.module.startswith("gcdbench_plugin_")]
 
 
 @contextlib.contextmanager
-def _threads(number: int) -> Iterator[None]:
+def threads(number: int) -> Iterator[None]:
     """Let a process that is started in the context use a number of threads."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(number)
@@ -251,7 +252,7 @@ def _serve(
 
 def _attempt(solo: Solo, results: Path, cell: Cell, key: str) -> Attempt:
     if cell.key != key:  # numbers of two versions must never be mixed
-        return Attempt("failed", "code or data have changed since the run was started: start again")
+        return Attempt("failed", CHANGED)
     folder = records.cell_folder(results, cell)
     folder.mkdir(parents=True, exist_ok=True)
     with _output_to(folder / OUTPUT):

@@ -1,7 +1,11 @@
-"""Where each cell stands, read from the results folder alone. Nothing here imports torch."""
+"""Where each cell stands, by the results folder and, for cells with a job, the scheduler's queue.
+
+Nothing here imports torch.
+"""
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from collections import Counter
@@ -11,15 +15,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gcdbench import records
+from gcdbench.errors import UserError
 from gcdbench.plan import Cell
-from gcdbench.runner import journal
+from gcdbench.runner import journal, slurm
 from gcdbench.runner.cost import duration
 
 Kind = Literal[
     "done", "running here", "running elsewhere", "queued", "failed", "stale", "damaged", "waiting"
 ]
-# asks the scheduler for the states of jobs: job -> PENDING, RUNNING, ...
-Queue = Callable[[Sequence[str]], Mapping[str, str]]
+# asks the scheduler for the states of all jobs: job -> PENDING, RUNNING, ...
+Queue = Callable[[], Mapping[str, str]]
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,24 +48,35 @@ class State:
         return {**{k: v for k, v in row.items() if k != "facts"}, **self.facts}
 
 
-def states(cells: Sequence[Cell], results: Path, queue: Queue | None = None) -> list[State]:
-    """Return the state of every cell."""
+def states(cells: Sequence[Cell], results: Path, queue: Queue = slurm.queue) -> list[State]:
+    """Return the state of every cell; the scheduler is asked only if a cell has a job."""
     jobs = {
-        cell.key: job["job"]
+        cell.key: job
         for cell in cells
         if (job := journal.read(records.cell_folder(results, cell), journal.JOB))
     }
-    queued = queue(list(jobs.values())) if queue is not None and jobs else {}
-    return [_state(cell, results, jobs.get(cell.key, ""), queued) for cell in cells]
+    queued = _ask(queue) if jobs else None
+    return [_state(cell, results, jobs.get(cell.key), queued) for cell in cells]
 
 
-def _state(cell: Cell, results: Path, job: str, queued: Mapping[str, str]) -> State:
+def _ask(queue: Queue) -> Mapping[str, str] | None:
+    """Return the jobs that wait or run, or None if that cannot be known here."""
+    try:
+        return queue()
+    except UserError as error:
+        log.warning("%s", error)
+        return None
+
+
+def _state(
+    cell: Cell, results: Path, job: Mapping[str, Any] | None, queued: Mapping[str, str] | None
+) -> State:
     kind, detail, facts = _judge(cell, results, job, queued)
     return State(cell.dataset, cell.spelling.text, cell.seed, cell.key, kind, detail, facts)
 
 
 def _judge(
-    cell: Cell, results: Path, job: str, queued: Mapping[str, str]
+    cell: Cell, results: Path, job: Mapping[str, Any] | None, queued: Mapping[str, str] | None
 ) -> tuple[Kind, str, dict[str, Any]]:
     folder = records.cell_folder(results, cell)
     record = records.read_done(results, cell)
@@ -68,11 +87,15 @@ def _judge(
     if isinstance(record, dict):
         seconds = record["timing"]["wall_seconds"]
         return "done", f"in {duration(seconds)}", {"wall_seconds": seconds}
-    if job in queued:
-        return "queued", f"as job {job} ({queued[job].lower()})", {"job": job}
+    known = {} if job is None else {"job": job["job"]}
+    if job and queued and job["job"] in queued:
+        where = queued[job["job"]].lower()
+        return "queued", f"as job {job['job']} ({where}); {_next_start(folder)}", known
     failure = journal.read(folder, journal.FAILURE)
     if failure is not None:
         return "failed", failure["message"], {"failed_at": failure["time"]}
+    if job and queued is None:
+        return "queued", f"as job {job['job']}, unless it was lost", known
     if progress is not None or job:
         return "waiting", f"{_lost(progress, job)}; {_next_start(folder)}", {}
     if record is not None:
@@ -95,10 +118,12 @@ def describe(progress: Mapping[str, Any]) -> str:
     return f"{', '.join(parts)} (process {progress['pid']} on {progress['host']})"
 
 
-def _lost(progress: Mapping[str, Any] | None, job: str) -> str:
+def _lost(progress: Mapping[str, Any] | None, job: Mapping[str, Any] | None) -> str:
     """Say who worked on a cell and left it without a record."""
-    if progress is None:
-        return f"job {job} left the queue without a record"
+    if job:
+        where = f" (see {job['log']})" if "log" in job else ""
+        return f"job {job['job']} left the queue without a record{where}"
+    assert progress is not None
     return f"process {progress['pid']} on {progress['host']} died"
 
 

@@ -9,6 +9,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+NOTICE = signal.SIGUSR2  # by which a scheduler tells that time is up
+SIGNALS = (signal.SIGINT, signal.SIGTERM, NOTICE)
 log = logging.getLogger(__name__)
 
 
@@ -19,19 +21,20 @@ class Interrupted(KeyboardInterrupt):
 class Stop:
     """Listens to signals while it is entered; ``asked`` tells whether one has come.
 
-    The first signal asks; the second one of Ctrl-C stops at once, by KeyboardInterrupt. A worker of
-    a pool (``parent`` given) leaves Ctrl-C to its parent, and stops when that has died.
+    The first signal asks; the second one of Ctrl-C stops at once, by KeyboardInterrupt, unless the
+    process is patient: it may get one signal by several ways. A worker of a pool (``parent`` given)
+    leaves Ctrl-C to its parent, and stops when that has died.
     """
 
-    def __init__(self, *, parent: int | None = None, also: tuple[signal.Signals, ...] = ()) -> None:
+    def __init__(self, *, parent: int | None = None, patient: bool = False) -> None:
         self.parent = parent
-        self.signals = (signal.SIGINT, signal.SIGTERM, *also)
-        self.heard = False
+        self.patient = patient
+        self.heard: int | None = None  # the first signal
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Stop:
         if threading.current_thread() is threading.main_thread():
-            for number in self.signals:
+            for number in SIGNALS:
                 ignored = number is signal.SIGINT and self.parent is not None
                 handler: Any = signal.SIG_IGN if ignored else self._hear
                 self._before[number] = signal.signal(number, handler)
@@ -43,16 +46,17 @@ class Stop:
         self._before.clear()
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self.heard and number == signal.SIGINT:
+        if self.heard is None:
+            self.heard = number
+            again = "" if self.patient else "; Ctrl-C again stops at once"
+            log.warning("stopping after this step%s", again)
+        elif number == signal.SIGINT and not self.patient:
             raise KeyboardInterrupt
-        if not self.heard:
-            log.warning("stopping after this step; Ctrl-C again stops at once")
-        self.heard = True
 
     @property
     def asked(self) -> bool:
         """Whether to stop at the next opportunity."""
-        return self.heard or (self.parent is not None and os.getppid() != self.parent)
+        return self.heard is not None or (self.parent is not None and os.getppid() != self.parent)
 
     def check(self) -> None:
         """Raise if a stop was asked for."""

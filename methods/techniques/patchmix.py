@@ -36,6 +36,7 @@ from gcdbench.mixing import (
     positive_parameter,
     stacked_pairs,
 )
+from gcdbench.nn.backbone import Patches
 
 
 class PatchMix(Technique):
@@ -94,7 +95,7 @@ class PatchMix(Technique):
             beta, scores[source], scores[target] if c.target_attention else None
         )
 
-        features = model.backbone.tail(model.backbone.trunk(mixed)).cls
+        features = model.backbone(Patches(mixed)).cls
         z, logits = model.project(features), model.classify(features)
         teacher_temp = teacher_temperature(
             clock.epoch,

@@ -1,0 +1,242 @@
+"""Two processes train a model as one does: the same losses, weights and records."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from faults_kit import dies_at_step, ended, fork
+from runner_toy import Toy, make_toy
+from torch import Tensor
+
+from gcdbench import records
+from gcdbench.contract import Bench
+from gcdbench.method import Batch, seeded
+from gcdbench.plan import Cell, Spelling
+from gcdbench.runner import journal
+from gcdbench.runner.cell import Setting
+from gcdbench.runner.distributed import Together
+from gcdbench.runner.local import Outcome, work_off
+from gcdbench.runner.squad import Squad
+from gcdbench.settings import TrainConfig
+from gcdbench.trainer import Alone, Moment, train, trained_state
+
+SMALL = {"hidden_dim": 32, "projection_dim": 16}
+CONFIG = TrainConfig(epochs=4, lr=0.02)
+CPU = torch.device("cpu")
+pytestmark = [
+    # the forked processes run on one thread and share nothing that another one could hold
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+    pytest.mark.skipif(not dist.is_available(), reason="this torch has no distributed package"),
+]
+DEADLY = """
+import os, signal
+from dataclasses import dataclass
+from gcdbench.method import Technique
+
+class Deadly(Technique):
+    @dataclass(frozen=True)
+    class Config:
+        rank: int = 1  # of the process that dies
+
+    def terms(self, model, batch, step, clock):
+        if clock.step == 4 and os.environ["RANK"] == str(self.config.rank):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {}
+"""
+
+
+class Rows:
+    """Batches of an odd size, so that they cannot be shared evenly."""
+
+    steps_per_epoch = 5
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+
+    def epoch(self, epoch: int, weights: Tensor) -> Iterator[Batch]:
+        generator = seeded(0, "rows", epoch)
+        for _ in range(self.steps_per_epoch):
+            rows = torch.multinomial(weights, 11, generator=generator, replacement=True)
+            noise = torch.rand(2, *self.bench.images[rows].shape, generator=generator)
+            views = 0.9 * self.bench.images[rows] + 0.1 * noise
+            yield Batch(views, self.bench.labels[rows], rows)
+
+
+def in_two_processes(folder: Path, function: Callable[[Together], object]) -> list[int]:
+    """Run a function in two processes that have met, and return their exit codes."""
+
+    def member(rank: int) -> None:
+        os.environ.update(RANK=str(rank), WORLD_SIZE="2")
+        function(Together(CPU, f"file://{folder / 'meeting'}"))
+
+    pids = [fork(lambda rank=rank: member(rank)) for rank in range(2)]
+    return [ended(pid) for pid in pids]
+
+
+def run_together(toy: Toy, cells: list[Cell], team: Together) -> Outcome:
+    return work_off(cells, Squad(Setting(toy.results, CPU, team=team), team))
+
+
+def fit(name: str, team: Together | Alone) -> dict[str, Tensor]:
+    """Train for 20 steps; return the loss of every step and the weights at the end."""
+    bench = Bench(Spelling.parse(name), {name.split("-")[0]: SMALL})
+    losses: list[Tensor] = []
+
+    def keep(moment: Moment) -> None:
+        losses.append(torch.stack(list(moment.terms.values())).sum())
+
+    if isinstance(team, Together):
+        team.split(bench.model.backbone)
+    more = {"seed": 0, "device": CPU, "on_step": keep, "team": team}
+    train(bench.model, Rows(bench), CONFIG, bench.services, **more)
+    return {"losses": torch.stack(losses), **copy.deepcopy(trained_state(bench.model))}
+
+
+@pytest.mark.parametrize("name", ["simgcd", "hilo", "uno"])
+def test_two_processes_train_as_one_does_over_twenty_steps(tmp_path, name):
+    def member(team: Together) -> None:
+        torch.save(fit(name, team), tmp_path / f"{team.rank}.pt")
+
+    assert in_two_processes(tmp_path, member) == [0, 0]
+    first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
+    expected = fit(name, Alone())
+    assert len(expected["losses"]) == 20
+    for key, value in expected.items():
+        torch.testing.assert_close(first[key], value, rtol=1e-5, atol=1e-5, msg=key)
+        torch.testing.assert_close(second[key], first[key], rtol=0, atol=0, msg=key)
+
+
+@pytest.mark.parametrize("name", ["simgcd", "hilo"])
+def test_each_process_encodes_half_of_the_rows(tmp_path, name):
+    def member(team: Together) -> None:
+        bench = Bench(Spelling.parse(name), {name: SMALL})
+        tail, seen = bench.model.backbone.tail, []
+        bench.model.backbone.tail = lambda tokens: (seen.append(len(tokens)), tail(tokens))[1]
+        bench.begin()
+        seen.clear()
+        bench.loss()
+        whole, seen[:] = seen[:], []
+        team.split(bench.model.backbone)
+        bench.loss()
+        assert seen == [-(-rows // 2) for rows in whole]
+
+    assert in_two_processes(tmp_path, member) == [0, 0]
+
+
+@pytest.mark.parametrize("bank", [0, 2])
+def test_a_cell_run_by_two_processes_has_the_record_of_one(tmp_path, bank):
+    toy = make_toy(tmp_path)
+    settings = {"view_bank": bank, "batch_size": 7, "draws_per_epoch": 21}
+    cells = [toy.cell(train=settings), toy.cell("gcd", train=settings)]
+    alone = toy.elsewhere("alone")
+    alone.run(cells)
+
+    def member(team: Together) -> None:
+        assert len(run_together(toy, cells, team).trained) == 2
+
+    assert in_two_processes(tmp_path, member) == [0, 0]
+    for cell in cells:
+        one, two = (records.read_done(t.results, cell) for t in (alone, toy))
+        assert two["provenance"]["processes"] == 2
+        assert one["sets"] == two["sets"]
+        for row, other in zip(one["curve"], two["curve"], strict=True):
+            assert other["terms"] == pytest.approx(row["terms"], rel=1e-5, abs=1e-5)
+
+
+def test_processes_that_see_different_cells_refuse_to_go_on(tmp_path):
+    toy = make_toy(tmp_path)
+
+    def member(team: Together) -> None:
+        lr = 0.01 * (1 + team.rank)
+        with pytest.raises(ValueError, match="do not see the same cell"):
+            run_together(toy, [toy.cell(train={"lr": lr})], team)
+
+    assert in_two_processes(tmp_path, member) == [0, 0]
+
+
+def test_a_diverged_cell_fails_alone(tmp_path):
+    toy = make_toy(tmp_path)
+    cells = [toy.cell(train={"lr": 1e30}), toy.cell()]
+
+    def member(team: Together) -> None:
+        outcome = run_together(toy, cells, team)
+        assert [cell for cell, _ in outcome.failed] == cells[:1]
+        assert outcome.trained == cells[1:]
+
+    assert in_two_processes(tmp_path, member) == [0, 0]
+
+
+def test_an_error_of_one_process_is_what_its_cell_failed_of(tmp_path):
+    toy = make_toy(tmp_path)
+    cell = toy.cell()
+
+    def member(team: Together) -> None:
+        average = team.average
+
+        def starve(parameters) -> None:
+            if team.rank == 1:
+                raise MemoryError("no more")
+            average(parameters)
+
+        team.average = starve
+        run_together(toy, [cell], team)
+
+    assert in_two_processes(tmp_path, member) == [1, 1]
+    failure = journal.read(records.cell_folder(toy.results, cell), journal.FAILURE)
+    assert failure["message"].startswith("process 1 of 2: the machine is out of memory")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_nobody_waits_for_a_killed_process(tmp_path, rank):
+    toy = make_toy(tmp_path)
+    cell = toy.cell()
+
+    def member(team: Together) -> None:
+        if team.rank == rank:
+            dies_at_step(4)
+        run_together(toy, [cell], team)
+
+    codes = in_two_processes(tmp_path, member)
+    assert codes[rank] == -signal.SIGKILL
+    assert codes[1 - rank] == 1
+    assert journal.read(records.cell_folder(toy.results, cell), journal.FAILURE)
+    assert toy.run([cell]).trained == [cell]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_process_fails_its_cell_with_a_sentence_and_the_others_are_trained(tmp_path, rank):
+    toy = make_toy(tmp_path)
+    plugin = tmp_path / "deadly.py"
+    plugin.write_text(DEADLY, encoding="utf-8")
+    methods = ("--methods", "simgcd+deadly", "simgcd", "--set", f"deadly.rank={rank}")
+    process = toy.start("run", *methods, "--plugin", str(plugin), "--nproc-per-node", "2")
+    _, messages = process.communicate(timeout=300)
+    assert process.returncode == 1, messages
+    assert f"process {rank} of 2: its process was ended by SIGKILL" in messages
+    (record,) = toy.results.glob(f"*/simgcd/*/{records.RECORD}")
+    assert json.loads(record.read_text(encoding="utf-8"))["provenance"]["processes"] == 2
+
+
+@pytest.mark.slow
+def test_torchrun_may_start_the_processes(tmp_path):
+    toy = make_toy(tmp_path)
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command = [*torchrun, f"--master-port={port}", "-m", *toy.command("run")[2:]]
+    process = toy.start("run", args=command)
+    out, messages = process.communicate(timeout=300)
+    assert process.returncode == 0, messages
+    assert out.count("simgcd") == 1  # one leaderboard
+    assert records.read_done(toy.results, toy.cell())["provenance"]["processes"] == 2
