@@ -38,6 +38,40 @@ examples:
   gcdbench report --suite drawshift                  a page, from the records
   gcdbench reproduce --list                          the paper's tables
 """
+EXAMPLES = {
+    "run": """
+  gcdbench run --suite drawshift --methods simgcd gcd        two methods, all datasets
+  gcdbench run --suite drawshift --methods hilo-patchmix simgcd+mcc --seeds 0 1 2
+  gcdbench run --suite drawshift --set train.lr=0.05 --set backbone.train_blocks=2
+  gcdbench run --suite ssb-c --methods hilo --data-root /data --device cuda:0""",
+    "plan": """
+  gcdbench plan --suite drawshift --seeds 0 1 2              what is done, what the rest costs""",
+    "status": """
+  gcdbench status --suite drawshift --watch                  until all cells are done""",
+    "leaderboard": """
+  gcdbench leaderboard --suite drawshift --format latex""",
+    "report": """
+  gcdbench report --suite drawshift --methods hilo simgcd --out page""",
+    "results": """
+  gcdbench results merge node1/runs node2/runs --into results/runs
+  gcdbench results verify results/runs""",
+    "list": """
+  gcdbench list methods --json                               settings, defaults and sources""",
+    "show": """
+  gcdbench show method hilo --suite drawshift                also size and cost""",
+    "check": """
+  gcdbench check myidea.py
+  gcdbench check patchmix""",
+    "new-method": """
+  gcdbench new-method myidea                                 myidea.py, to be filled in
+  gcdbench new-method myidea --from simgcd --package         a package with entry point, test""",
+    "evaluate": """
+  gcdbench evaluate --features f.npz --json                  features, labels, labelled""",
+    "estimate-k": """
+  gcdbench estimate-k --features f.npz --max-k 300""",
+    "completion": """
+  gcdbench completion bash                                   a script for ~/.bashrc""",
+}
 log = logging.getLogger("gcdbench")
 
 
@@ -102,6 +136,9 @@ def _parser() -> argparse.ArgumentParser:
 
     def verb(name: str, function: Callable[[Any], int], text: str) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=text, description=text)
+        if name in EXAMPLES:
+            sub.formatter_class = argparse.RawDescriptionHelpFormatter
+            sub.epilog = f"examples:{EXAMPLES[name]}"
         sub.set_defaults(verb=function)
         sub.add_argument("--debug", action="store_true", help="show tracebacks")
         return sub

@@ -97,6 +97,11 @@ BROKEN = {
         "        return self.classify(store.features)\n\n    def project(",
         "one for each query",
     ),
+    "unfreezes": (
+        'generator = task.generator("heads")',
+        'backbone.requires_grad_(True)\n        generator = task.generator("heads")',
+        r"no gradient reaches method\.backbone",
+    ),
     "crash": ("logits = self.classify(features)", "logits = self.clasify(features)", r"line \d+"),
 }
 

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
 import pandas as pd
 import pytest
 
-from gcdbench.cli import main
+from gcdbench import completion
+from gcdbench.cli import _parser, main
 
 QUICK = ["--suite", "drawshift", "--quick", "--datasets", "line+solid", "--methods", "simgcd"]
 
@@ -124,3 +126,13 @@ def test_listing_takes_less_than_half_a_second_and_no_torch(words):
         "assert time.process_time() < 0.5, time.process_time()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_every_verb_shows_examples_and_they_are_right():
+    parser = _parser()
+    for name, sub in completion.verbs(parser).choices.items():
+        shown = re.findall(r"^  gcdbench (.*?)(?:  .*)?$", sub.format_help(), re.M)
+        if name not in ("data", "plot"):
+            assert shown, f"{name} has no examples"
+        for line in shown:
+            assert parser.parse_args(line.split()).verb, line

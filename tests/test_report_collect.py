@@ -186,10 +186,22 @@ def test_records_that_differ_in_one_setting_only_are_put_side_by_side(cells, tmp
     write(tmp_path, make_cells(dataclasses.replace(REQUEST, assignments=both))[0])
     varied = collect_varied(REQUEST, tmp_path, "train.lr")
     assert sorted(varied.table["value"].unique()) == [0.001, 0.01, 0.1]
-    assert varied.default == 0.1
+    assert set(varied.defaults.values()) == {0.1}
     figure = sensitivity(varied)
     assert [axis.get_xscale() for axis in figure.axes] == ["log", "log"]
     with pytest.raises(NothingToDraw, match=r"differ in no value of train\.momentum"):
         sensitivity(collect_varied(REQUEST, tmp_path, "train.momentum"))
     with pytest.raises(UserError, match=r"did you mean 'train.lr'"):
         collect_varied(REQUEST, tmp_path, "train.lrr")
+
+
+def test_the_number_of_classes_can_be_varied_around_the_true_one(tmp_path):
+    true = make_cells(REQUEST)[0].problem().num_classes
+    for told in (None, true // 2, 2 * true):
+        request = dataclasses.replace(REQUEST, assignments={"task": {"num_classes": told}})
+        write(tmp_path, make_cells(request)[0])
+    varied = collect_varied(REQUEST, tmp_path, "task.num_classes")
+    assert sorted(varied.table["value"].unique()) == [true // 2, true, 2 * true]
+    assert set(varied.defaults.values()) == {true}
+    axis = sensitivity(varied).axes[0]
+    assert [line.get_xdata()[0] for line in axis.lines if line.get_linestyle() == ":"] == [true]

@@ -73,6 +73,7 @@ def test_missing_cells_are_visible_in_every_format(board):
     assert "fgvc-c,original,source,All,rankstats,3,0,,,," in text.csv(board)
     assert "RankStats+ &" in FORMATS["latex"](board)
     assert " & -- & -- & -- & -- & -- & -- \\\\" in FORMATS["latex"](board)
+    assert "$^{2/3}$" in FORMATS["latex"](board)
     assert "RankStats+</th>" in FORMATS["html"](board)
     assert FORMATS["html"](board).count("<td>–</td>") == 1 + 6  # its place and its numbers
     assert {"dataset": "fgvc-c", "method": "rankstats", "seed": 0} in json.loads(

@@ -46,7 +46,7 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
         "kinds", nargs="*", metavar="PLOT", help="see below (default: all that the records allow)"
     )
     parser.add_argument(
-        "--over", metavar="SETTING", help="what sensitivity varies: train.lr, hilo.patchmix_alpha"
+        "--over", metavar="SETTING", help="what sensitivity varies: train.lr, task.num_classes"
     )
     _add_out(parser)
 

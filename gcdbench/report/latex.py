@@ -83,6 +83,8 @@ def _numbers(board: Board, chunk: Sequence[Block], part: int) -> str:
         f"{escape(board.suite)}: clustering accuracy (\\%), {over}. "
         r"Best in bold, second best underlined."
     )
+    if any(0 < number.seeds < number.planned for number in board.numbers):
+        caption += r" $^{n/m}$ Only n of m planned seeds are recorded."
     return _table(lines, caption, f"tab:{board.suite}" + (f"-{part + 1}" if part else ""))
 
 
@@ -137,7 +139,9 @@ def _number(row: Number) -> str:
         text = rf"\textbf{{{text}}}"
     elif row.is_second:
         text = rf"\underline{{{text}}}"
-    return text if math.isnan(row.std) else rf"{text}\,{{\scriptsize {row.std:.1f}}}"
+    if not math.isnan(row.std):
+        text = rf"{text}\,{{\scriptsize {row.std:.1f}}}"
+    return text if row.seeds == row.planned else rf"{text}$^{{{row.seeds}/{row.planned}}}$"
 
 
 def _plain(value: float, *, sign: bool = False) -> str:

@@ -20,7 +20,7 @@ class Varied:
     """Records by the value of a setting."""
 
     setting: str  # as ``--set`` names it
-    default: Any  # the value that the request itself gives it
+    defaults: Mapping[str, Any]  # the value that the request itself gives it, by dataset
     table: pd.DataFrame  # as of a collection, with a column ``value``
 
 
@@ -34,11 +34,17 @@ def collect_varied(request: Request, results: Path, setting: str) -> Varied:
             continue
         cell = cells.get((record["dataset"], record["method"], record["seed"]))
         if cell is not None and _differs_only_in(path, record, cell):
-            tables.append(tidy([record]).assign(value=_value(record["settings"], path)))
+            value = _value(record["settings"], record["problem"], path)
+            tables.append(tidy([record]).assign(value=value))
     if not tables:
         raise UserError(f"sensitivity: no record of these cells was found in {results}")
-    default = _value(next(iter(cells.values())).settings(), path)
-    return Varied(setting, default, pd.concat(tables, ignore_index=True))
+    defaults = {c.dataset: _value(c.settings(), _facts(c), path) for c in cells.values()}
+    return Varied(setting, defaults, pd.concat(tables, ignore_index=True))
+
+
+def _facts(cell: Cell) -> dict[str, Any]:
+    problem = cell.problem()
+    return {"num_classes": problem.num_classes, "num_old": problem.num_old}
 
 
 def _path(setting: str, cell: Cell) -> str:
@@ -51,8 +57,11 @@ def _path(setting: str, cell: Cell) -> str:
     raise unknown("setting", setting, names, "--over")
 
 
-def _value(settings: Mapping[str, Any], path: str) -> Any:
+def _value(settings: Mapping[str, Any], problem: Mapping[str, Any], path: str) -> Any:
+    """Return a setting's value; one that is left open, as the number of classes, is the data's."""
     value = flat(settings)[path]
+    if value is None:
+        value = problem.get(path.rpartition(".")[2])
     return str(value) if isinstance(value, list) or value is None else value
 
 

@@ -41,8 +41,9 @@ def sensitivity(varied: Varied) -> Figure:
                     style = {"color": kind.colour, "ls": kind.dashes, "marker": kind.marker}
                     axis.plot(x, rows["mean"], markersize=4, **style)
                     axis.fill_between(x, rows["min"], rows["max"], color=kind.colour, alpha=0.15)
-                if varied.default in place:
-                    axis.axvline(place[varied.default], color="#888888", ls=":", lw=0.9, zorder=0)
+                own = varied.defaults.get(dataset)
+                if own in place:
+                    axis.axvline(place[own], color="#888888", ls=":", lw=0.9, zorder=0)
                 axis.set_xscale(scale)
                 axis.set_xticks(list(place.values()), [str(value) for value in place])
                 axis.tick_params(axis="x", labelrotation=35 if len(place) > 3 else 0)
