@@ -17,6 +17,7 @@ from gcdbench.figures.pca import neighbours, project
 from gcdbench.figures.trained import Trained
 from gcdbench.plan import Request, make_cells
 from gcdbench.runner import weights
+from gcdbench.runner.commands import without_weights
 from gcdbench.runner.local import run_cells
 
 CELL = ["--suite", "drawshift", "--quick", "--datasets", "line+solid", "--methods", "hilo"]
@@ -110,6 +111,11 @@ def test_weights_move_aside_with_the_record_that_they_belong_to(tmp_path):
     place = records.set_aside(tmp_path)
     assert (place / records.WEIGHTS).exists()
     assert not (tmp_path / records.WEIGHTS).exists()
+
+
+def test_recorded_cells_without_weights_are_known(cell, results, tmp_path):
+    assert without_weights([cell], results) == []
+    assert without_weights([cell], tmp_path) == [cell]
 
 
 def test_clusters_need_a_record_and_known_sets(results, tmp_path, capsys):

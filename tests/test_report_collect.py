@@ -12,8 +12,8 @@ from report_synthetic import scores
 
 from gcdbench.errors import UserError
 from gcdbench.plan import Request, make_cells
-from gcdbench.records import RECORD, cell_folder, write_record
-from gcdbench.report.collect import Place, collect, differences
+from gcdbench.records import RECORD, cell_folder, differences, write_record
+from gcdbench.report.collect import Place, collect
 from gcdbench.report.images import right, right_images
 from gcdbench.report.plots import NothingToDraw, sensitivity
 from gcdbench.report.varied import collect_varied

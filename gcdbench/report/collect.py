@@ -97,7 +97,9 @@ def collect(request: Request, results: Path) -> Collection:
         if record["key"] == cell.key and _same(record, cell):
             chosen[cell.key] = path, record
         else:
-            reason = f"is of another version ({differences(record, cell) or 'its key differs'})"
+            reason = (
+                f"is of another version ({records.differences(record, cell) or 'its key differs'})"
+            )
             left_out.append(LeftOut(_below(path, results), "stale", reason))
     return Collection(
         table=tidy([chosen[key][1] for key in cells if key in chosen]),
@@ -144,30 +146,6 @@ def reported_sets(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return sets
 
 
-def differences(record: Mapping[str, Any], cell: Cell) -> str:
-    """Say what distinguishes a record from the cell of the same name."""
-    reasons = [
-        f"{name} changed"
-        for name, value in cell.fingerprints().items()
-        if record["fingerprints"].get(name) != value
-    ]
-    old, new = flat(record["settings"]), flat(cell.settings())
-    for name in sorted(old.keys() | new.keys()):
-        if old.get(name) != new.get(name):
-            reasons.append(f"{name} {old.get(name)} instead of {new.get(name)}")
-    return ", ".join(reasons)
-
-
-def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """Name nested settings by their path: ``{"train": {"lr": 1}}`` is ``{"train.lr": 1}``."""
-    if not isinstance(settings, dict):
-        return {prefix: settings}
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        found |= flat(value, f"{prefix}.{key}" if prefix else str(key))
-    return found
-
-
 def _read(results: Path) -> tuple[dict[Path, dict[str, Any]], list[LeftOut]]:
     """Read all records below a folder and part those that can be used from those that cannot."""
     sound: dict[Path, dict[str, Any]] = {}
@@ -187,11 +165,7 @@ def _foreign(path: Path, record: Mapping[str, Any]) -> str:
     for name, kind in _FIELDS.items():
         if not isinstance(record.get(name), kind):
             return f"is not a record of gcdbench ({name} is missing or of a wrong type)"
-    folder = f"seed{record['seed']}-{record['key']}"
-    place = (record["dataset"], record["method"], folder)
-    if path.parts[-4:-1] != place:
-        return f"does not belong there but into {'/'.join(place)}"
-    return ""
+    return records.misplaced(path, record)
 
 
 def _of_unknown_methods(

@@ -12,7 +12,7 @@ import pandas as pd
 from gcdbench import records
 from gcdbench.errors import UserError, unknown
 from gcdbench.plan import Cell, Request, make_cells
-from gcdbench.report.collect import flat, tidy
+from gcdbench.report.collect import tidy
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _facts(cell: Cell) -> dict[str, Any]:
 
 def _path(setting: str, cell: Cell) -> str:
     """Return where a setting stands in a record: ``hilo.k`` is ``config.hilo.k``."""
-    known = flat(cell.settings())
+    known = records.flat(cell.settings())
     for path in (setting, f"config.{setting}"):
         if path in known:
             return path
@@ -59,13 +59,13 @@ def _path(setting: str, cell: Cell) -> str:
 
 def _value(settings: Mapping[str, Any], problem: Mapping[str, Any], path: str) -> Any:
     """Return a setting's value; one that is left open, as the number of classes, is the data's."""
-    value = flat(settings)[path]
+    value = records.flat(settings)[path]
     if value is None:
         value = problem.get(path.rpartition(".")[2])
     return str(value) if isinstance(value, list) or value is None else value
 
 
 def _differs_only_in(path: str, record: Mapping[str, Any], cell: Cell) -> bool:
-    old, new = flat(record["settings"]), flat(cell.settings())
+    old, new = records.flat(record["settings"]), records.flat(cell.settings())
     differing = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
     return differing <= {path} and record["fingerprints"] == cell.fingerprints()

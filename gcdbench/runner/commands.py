@@ -65,9 +65,16 @@ def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
         log.info("all %d cells are recorded already: nothing was trained", len(cells))
     elif outcome.skipped:
         log.info("%d of %d cells were recorded already", len(outcome.skipped), len(cells))
+    if arguments.keep_weights and (bare := without_weights(outcome.skipped, arguments.results)):
+        log.warning("%d recorded cells have no weights: --rerun trains them again", len(bare))
     if outcome.failed:
         log.error("%d of %d cells failed", len(outcome.failed), len(cells))
     return outcome
+
+
+def without_weights(cells: Sequence[Cell], results: Path) -> list[Cell]:
+    """Return the cells whose trained weights were not kept."""
+    return [c for c in cells if not (records.cell_folder(results, c) / records.WEIGHTS).exists()]
 
 
 def _leads() -> bool:

@@ -81,6 +81,8 @@ def _copy(folder: Path, target: Path) -> None:
         (folder / name).read_bytes() for name in (records.RECORD, records.PREDICTIONS)
     )
     records.put(target, record, predictions)
+    if (folder / records.WEIGHTS).exists():
+        shutil.copy2(folder / records.WEIGHTS, target / records.WEIGHTS)
     if (folder / journal.LOG).exists() and not (target / journal.LOG).exists():
         shutil.copy2(folder / journal.LOG, target / journal.LOG)
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcdbench.records import flat
 from gcdbench.report.board import Board, Number
-from gcdbench.report.collect import SPLITS, Truth, flat
+from gcdbench.report.collect import SPLITS, Truth
 from gcdbench.report.images import right_images
 from gcdbench.report.names import dataset_title, method_title, set_title
 
