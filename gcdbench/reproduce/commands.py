@@ -11,6 +11,7 @@ from gcdbench import records
 from gcdbench.config import parse_assignments
 from gcdbench.errors import UserError
 from gcdbench.reproduce.tables import SCALES, Choice, Plan, distinct, load, make_plans, tables
+from gcdbench.runner.commands import execute, leads
 from gcdbench.runner.cost import CostModel, Estimate, duration
 
 log = logging.getLogger("gcdbench")
@@ -45,22 +46,21 @@ def reproduce(arguments: argparse.Namespace) -> int:
         quick=arguments.quick,
         data_root=arguments.data_root,
     )
-    if arguments.list or not arguments.tables:
-        if not arguments.list:
-            raise UserError("reproduce: name a table; 'gcdbench reproduce --list' shows them")
-        plans = make_plans([load(name) for name in arguments.tables or tables()], choice)
+    if not arguments.tables and not arguments.list:
+        raise UserError("reproduce: name a table; 'gcdbench reproduce --list' shows them")
+    names = dict.fromkeys(arguments.tables or tables())
+    plans = make_plans([load(name) for name in names], choice)
+    if arguments.list:
         _say(listing(plans, _cost_model(arguments)))
         return 0
-    plans = make_plans([load(name) for name in dict.fromkeys(arguments.tables)], choice)
     failed = 0 if arguments.show else _run(arguments, plans)
-    _publish(arguments, plans)
+    if leads():
+        _publish(arguments, plans)
     return 1 if failed else 0
 
 
 def _run(arguments: argparse.Namespace, plans: list[Plan]) -> int:
     """Train the cells without a record; return how many failed."""
-    from gcdbench.runner.commands import execute
-
     shared = distinct(cell for plan in plans for cell in plan.cells.values())
     # frozen features are kept from cell to cell of one dataset
     cells = sorted(shared.values(), key=lambda cell: cell.dataset)

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace, request: Request) -> int:
     """Train and score the cells that have no record yet."""
     cells = make_cells(request)
     outcome = execute(arguments, cells)
-    if _leads() and (outcome.trained or outcome.skipped):
+    if leads() and (outcome.trained or outcome.skipped):
         _publish(arguments, request, cells)
     return 1 if outcome.failed else 0
 
@@ -59,7 +59,7 @@ def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
     if arguments.launcher == "slurm":
         return _submit(arguments, cells)
     outcome = _run_here(arguments, cells)
-    if not _leads():
+    if not leads():
         return outcome
     if not outcome.trained and not outcome.failed:
         log.info("all %d cells are recorded already: nothing was trained", len(cells))
@@ -77,7 +77,7 @@ def without_weights(cells: Sequence[Cell], results: Path) -> list[Cell]:
     return [c for c in cells if not (records.cell_folder(results, c) / records.WEIGHTS).exists()]
 
 
-def _leads() -> bool:
+def leads() -> bool:
     """Tell whether this process reports: of those that torchrun has started, only the first."""
     return os.environ.get("RANK", "0") == "0"
 
