@@ -234,7 +234,12 @@ def test_torchrun_may_start_the_processes(tmp_path):
     with socket.create_server(("localhost", 0)) as server:
         port = server.getsockname()[1]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command = [*torchrun, f"--master-port={port}", "-m", *toy.command("run")[2:]]
+    command = [
+        *torchrun,
+        f"--master-port={port}",
+        "-m",
+        *toy.command("run", "--methods", "simgcd")[2:],
+    ]
     process = toy.start("run", args=command)
     out, messages = process.communicate(timeout=300)
     assert process.returncode == 0, messages

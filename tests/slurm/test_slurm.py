@@ -1,0 +1,124 @@
+"""A grid runs on a real SLURM cluster of this machine; ended jobs go on where they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from gcdbench import records
+from gcdbench.plan import Cell, Request, make_cells
+from gcdbench.runner import journal, slurm
+from gcdbench.runner.local import run_cells
+from gcdbench.runner.status import State, settled, states
+
+NEEDED = [name for name in ("slurmctld", "slurmd", "munged") if shutil.which(name) is None]
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(bool(NEEDED), reason=f"not installed: {', '.join(NEEDED)}"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="SLURM's daemons are started by root"),
+]
+TRAIN = {"epochs": 12, "batch_size": 32, "draws_per_epoch": 96}
+DATASETS, METHODS, SEEDS = ("line+solid", "line+color"), ("simgcd", "gcd"), (0,)
+PATIENCE = 900.0  # seconds
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch) -> Iterator[Path]:
+    """Start a cluster, and stop it at the end."""
+    pytest.importorskip("submitit", reason="not installed: submitit")
+    script, folder = Path(__file__).parent / "cluster.sh", tmp_path / "cluster"
+    monkeypatch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
+    try:
+        subprocess.run([script, "start", folder], check=True)
+        yield folder
+    finally:
+        subprocess.run(["scancel", "--user=root", "--signal=KILL"], check=False)
+        subprocess.run([script, "stop", folder], check=True)
+
+
+def the_cells() -> list[Cell]:
+    given = {"train": TRAIN}
+    return make_cells(Request("drawshift", METHODS, DATASETS, SEEDS, given, quick=True))
+
+
+def submit(results: Path, config: Path) -> str:
+    """Submit the grid by the command line and return what it says."""
+    settings = [f"train.{key}={value}" for key, value in TRAIN.items()]
+    command = [sys.executable, "-m", "gcdbench", "run", "--suite", "drawshift", "--quick"]
+    command += ["--datasets", *DATASETS, "--methods", *METHODS, "--results", str(results)]
+    command += [word for setting in settings for word in ("--set", setting)]
+    command += ["--launcher", "slurm", "--slurm", str(config), "--device", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def wait_for(what: str, look: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not look():
+        assert time.monotonic() < end, f"waited too long for {what}"
+        time.sleep(1.0)
+
+
+def training(state: State, epoch: int) -> bool:
+    return state.kind == "running here" and state.facts.get("epoch", 0) >= epoch
+
+
+def starts(results: Path, cell: Cell) -> list[dict]:
+    """Return the log's lines about the starts of a cell."""
+    text = (records.cell_folder(results, cell) / journal.LOG).read_text(encoding="utf-8")
+    return [row for row in map(json.loads, text.splitlines()) if row["event"] == "start"]
+
+
+def restarts(job: str) -> int:
+    shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True)
+    return int(shown.stdout.partition("Restarts=")[2].split()[0])
+
+
+@pytest.mark.slow
+def test_jobs_that_are_ended_are_requeued_and_resume_from_their_checkpoint(cluster, tmp_path):
+    results, cells = tmp_path / "results", the_cells()
+    config = tmp_path / "slurm.yaml"
+    config.write_text("partition: test\ngpus: 0\ncpus: 1\nhours: 1\nat_a_time: 2\n")
+    began = time.monotonic()
+    assert "4 cells were submitted" in submit(results, config)
+    assert "4 of 4 cells are recorded or have a job already" in submit(results, config)
+    preempted, out_of_time = cells[:2]
+    folders = [records.cell_folder(results, cell) for cell in cells]
+    jobs = [journal.read(folder, journal.JOB)["job"] for folder in folders]
+
+    wait_for("the first epochs", lambda: training(states([preempted], results)[0], 2))
+    subprocess.run(["scontrol", "requeue", jobs[0]], check=True)
+    wait_for("the first epochs", lambda: training(states([out_of_time], results)[0], 2))
+    # as SLURM does before a time limit; scancel would repeat it until the job is back
+    os.kill(states([out_of_time], results)[0].facts["pid"], signal.SIGUSR2)
+    wait_for("the jobs to be back", lambda: {jobs[0], jobs[1]} <= set(slurm.queue()))
+    wait_for("the grid", lambda: settled(states(cells, results)))
+
+    assert [row.kind for row in states(cells, results)] == ["done"] * 4
+    figures = []
+    for cell, job in zip((preempted, out_of_time), jobs, strict=False):
+        first, second = starts(results, cell)
+        assert first["restarts"] == 0
+        assert second["restarts"] == 1
+        assert restarts(job) == 1
+        assert 1 <= second["rows"] < TRAIN["epochs"]
+        figures.append(f"job {job} resumed after epoch {second['rows']} of {TRAIN['epochs']}")
+    assert all(len(starts(results, cell)) == 1 for cell in cells[2:])
+    sys.stderr.write(f"4 cells, 4 jobs, {'; '.join(figures)}; {time.monotonic() - began:.0f} s\n")
+
+    alone = tmp_path / "alone"
+    run_cells(cells[:2], alone, device=torch.device("cpu"))
+    for cell in cells[:2]:
+        one, other = (records.read_done(folder, cell) for folder in (alone, results))
+        assert records.same_numbers(one, other)
