@@ -157,7 +157,7 @@ def _lloyd(
     labels = torch.full((len(x),), -1, device=x.device)
     for step in range(1, max_iter + 1):
         before, labels = labels, nearest(centers)
-        if step == max_iter:
+        if step == max_iter or (step > 1 and torch.equal(before, labels)):
             break
         _carry(sums, sizes, x, before, labels)
         means = torch.where(sizes[:, None] > 0, sums / sizes[:, None], centers).float()

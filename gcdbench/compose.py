@@ -55,11 +55,10 @@ class Composed(nn.Module):
         layers = self.layers()
         if any(type(layer).mix is not Technique.mix for layer in layers):
             return "images"
-        if any(
-            "tokens" in layer.requires or type(layer).tokens is not Technique.tokens
-            for layer in layers
-        ):
+        if any(type(layer).tokens is not Technique.tokens for layer in layers):
             return "patches"
+        if any(layer.requires & {"tokens", "attention"} for layer in layers):
+            return "traced"
         return "tokens"
 
     def layers(self) -> list[Technique]:

@@ -91,7 +91,7 @@ class Sweeper:
         there = sum(end <= len(kept) for end in self.wanted.ends)
         rest = self._compute(range(there, len(self._parts)))
         for packed in itertools.chain(kept.split(CHUNK), rest):
-            yield unpack(self.backbone, packed, "tokens").to(self.device)
+            yield unpack(self.backbone, packed.to(self.device).float(), "tokens")
 
     def _compute(self, chunks: Sequence[int]) -> Iterator[Tensor]:
         """Yield the packed features of chunks of images."""

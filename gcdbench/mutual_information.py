@@ -16,6 +16,8 @@ from gcdbench.losses import mean_or_zero
 from gcdbench.nn.heads import ProjectionHead, uniform_
 from gcdbench.precision import full_precision
 
+SMALL = 64 << 20  # bytes of hidden activations that are kept for the backward pass
+
 
 @full_precision
 def js_mutual_information(scores: Tensor) -> Tensor:
@@ -60,7 +62,7 @@ class MLPCritic(nn.Module):
 
     The first layer is linear in the concatenation, so it is applied to x and to y once per row and
     only added per pair. Hidden activations exist for `chunk` rows of x at a time; the backward pass
-    computes them again.
+    computes them again, unless all of them together are small.
     """
 
     def __init__(
@@ -85,9 +87,12 @@ class MLPCritic(nn.Module):
         weight, bias = self.head.mlp[0].parameters()
         of_x = F.linear(x, weight[:, : self.x_dim], bias)
         of_y = F.linear(y, weight[:, self.x_dim :])
+        chunks = of_x.split(self.chunk)
+        if of_x.nbytes * len(of_y) <= SMALL:
+            return torch.cat([self._pairs(chunk, of_y) for chunk in chunks])
         rows = [
             checkpoint(self._pairs, chunk, of_y, use_reentrant=False, preserve_rng_state=False)
-            for chunk in of_x.split(self.chunk)
+            for chunk in chunks
         ]
         return torch.cat(rows)
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from math import prod
 from typing import Protocol
@@ -28,6 +29,7 @@ from gcdbench.nn.backbone import Backbone, Level, Patches, Tokens
 
 CHUNK = 256
 CPU_CHUNK = 64  # activations of so few images stay in a CPU's cache: half the time per image
+STATES_BUDGET = 4 << 30  # bytes of what a bank of patches may keep beside them
 log = logging.getLogger(__name__)
 
 
@@ -112,7 +114,7 @@ class TokenStore:
 
 @torch.no_grad()
 def pack(backbone: Backbone, images: Tensor, level: Level) -> Tensor:
-    """Compute images up to a level and return it as one tensor (n, rows, d).
+    """Compute images up to a level, patches or tokens, and return it as one tensor (n, rows, d).
 
     Behind the tokens stand the CLS taps of all frozen blocks, so that methods which tap different
     blocks can share what is kept.
@@ -183,29 +185,57 @@ class BankedLoader:
         self.labels = loader.labels
         self.steps_per_epoch = loader.steps_per_epoch
         self.ids = [loader.images.images.ids[row] for row in loader.pool]
-        per_chunk = max(CHUNK // number, 1)
-        self._parts = torch.arange(len(self.ids)).split(per_chunk)
-        kind = ("bank", level, str(number), loader.images.views.augment)
+        self._parts = torch.arange(len(self.ids)).split(max(CHUNK // number, 1))
+        kept: Level = "patches" if level == "traced" else level
         wanted = Wanted(
             title=f"{number} views of {len(self.ids):,} training images",
-            key=(*kind, digest(*self.ids), trunk_key),
+            key=("bank", kept, str(number), *self._origin(trunk_key)),
             sizes=tuple(map(len, self._parts)),
-            shape=(number, *packed_shape(backbone, device, level)),
+            shape=(number, *packed_shape(backbone, device, kept)),
             dtype=torch.float16,
-            compute=self._compute,
+            compute=partial(self._compute, kept),
             stamps=lambda: stamps(loader.images.images, loader.pool),
             sound=lambda: not loader.unreadable,
         )
         self.views = store.keep(wanted, whole=True)  # (n, V, rows, d)
+        self.states = self._keep_states(wanted, store) if level == "traced" else None
 
-    def _compute(self, chunks: Sequence[int]) -> Iterator[Tensor]:
+    def _origin(self, trunk_key: str) -> tuple[str, ...]:
+        return self.loader.images.views.augment, digest(*self.ids), trunk_key
+
+    def _keep_states(self, views: Wanted, store: TokenStore) -> Tensor | None:
+        """Keep what each frozen block makes of the patches, unless it is too much.
+
+        Steps on an accelerator compute it in mixed precision, which is not what is kept here.
+        """
+        one = self.backbone.states(self.views[:1, 0].float()) if self.device.type == "cpu" else None
+        if one is None or not len(one[0]):
+            return None
+        wanted = replace(
+            views,
+            title=f"{views.title}, block by block",
+            key=(*views.key, "states"),
+            shape=(self.number, *one.shape[1:]),
+            dtype=torch.float32,
+            compute=self._states,
+        )
+        fits = wanted.fitting(STATES_BUDGET) == len(wanted.sizes)
+        return store.keep(wanted, whole=True) if fits else None
+
+    def _states(self, chunks: Sequence[int]) -> Iterator[Tensor]:
+        """Yield the states of chunks of images."""
+        for chunk in chunks:
+            views = self.views[self._parts[chunk]].flatten(0, 1).float()
+            yield self.backbone.states(views).unflatten(0, (-1, self.number))
+
+    def _compute(self, level: Level, chunks: Sequence[int]) -> Iterator[Tensor]:
         """Yield the views of chunks of images."""
         parts = [self._parts[chunk].tolist() for chunk in chunks]
         served = self.loader.serve([(self.loader.pool[p], self._views_of(p)) for p in parts])
         for images in tqdm(
             served, desc="view bank", total=len(parts), unit="chunk", disable=None, leave=False
         ):
-            packed = pack(self.backbone, images.to(self.device).float() / 255, self.level)
+            packed = pack(self.backbone, images.to(self.device).float() / 255, level)
             yield packed.unflatten(0, (self.number, -1)).transpose(0, 1).cpu().half()
 
     def _views_of(self, positions: list[int]) -> np.ndarray:
@@ -224,5 +254,12 @@ class BankedLoader:
         step = 1 + (draws[:, 1, :, 0] * (self.number - 1)).long()
         chosen = torch.stack([first, (first + step) % self.number], dim=1)  # (steps, 2, B)
         for i, views in zip(index, chosen, strict=True):
-            stack = self.views[i.repeat(2), views.flatten()].float()
-            yield Batch(unpack(self.backbone, stack, self.level), self.labels[i], i)
+            yield Batch(self._at(i.repeat(2), views.flatten()), self.labels[i], i)
+
+    def _at(self, images: Tensor, views: Tensor) -> Patches | Tokens:
+        stack = self.views[images, views].float()
+        if self.level != "traced":
+            return unpack(self.backbone, stack, self.level)
+        if self.states is None:
+            return Patches(stack)
+        return self.backbone.recall(stack, self.states[images, views])

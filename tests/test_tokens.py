@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
+from gcdbench import tokens
 from gcdbench.contract import SIZE, tiny_backbone
 from gcdbench.data.images import Images
 from gcdbench.data.loader import Loader
@@ -126,3 +127,21 @@ def test_a_sweep_names_its_rows(problem, loader):
     )
     assert (store.labels[store.unlabelled] == -1).all()
     assert len(store.queries) == 40
+
+
+def test_a_traced_bank_leaves_the_recording_that_its_patches_would(loader):
+    weights = balanced_weights(loader.labels)
+    seen = []
+    for level in ("patches", "traced"):
+        backbone, banked = bank(loader, level)
+        with backbone.recording() as recording:
+            encoded = backbone(next(banked.epoch(0, weights)).views)
+        seen.append((encoded.cls, encoded.taps[1], recording.patches, recording.attention))
+    for plain, traced in zip(*seen, strict=True):
+        assert torch.equal(plain, traced)
+
+
+def test_states_that_are_too_large_are_computed_in_the_step(loader, monkeypatch):
+    monkeypatch.setattr(tokens, "STATES_BUDGET", 10)
+    _, banked = bank(loader, "traced")
+    assert isinstance(next(banked.epoch(0, balanced_weights(loader.labels))).views, Patches)

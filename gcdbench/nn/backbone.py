@@ -18,7 +18,8 @@ from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import Tensor, nn
 
 TokenHook = Callable[[Tensor, int], Tensor]
-Level = Literal["images", "patches", "tokens"]  # how deep into the backbone a view is computed
+# how deep into the backbone a view may be computed; traced: tokens with what a recording holds
+Level = Literal["images", "patches", "traced", "tokens"]
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,20 @@ class Patches:
         return Patches(self.x[rows])
 
     def to(self, device: torch.device) -> Patches:
-        """Move to a device, in full precision."""
-        return Patches(self.x.to(device, non_blocking=True).float())
+        """Move to a device."""
+        return Patches(self.x.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What images leave in a recording on their way through the trunk."""
+
+    patches: Tensor  # (n, p, d)
+    maps: Tensor  # (n, frozen blocks, heads, p) CLS attention
+
+    def to(self, device: torch.device) -> Trace:
+        """Move to a device."""
+        return Trace(self.patches.to(device), self.maps.to(device))
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,7 @@ class Tokens:
 
     x: Tensor  # (n, prefix + p, d)
     taps: dict[int, Tensor] = field(default_factory=dict)  # block -> CLS (n, d), normalised
+    trace: Trace | None = None  # if it may be asked for
 
     def __len__(self) -> int:
         return len(self.x)
@@ -52,9 +66,10 @@ class Tokens:
         return Tokens(self.x[rows], {block: cls[rows] for block, cls in self.taps.items()})
 
     def to(self, device: torch.device) -> Tokens:
-        """Move to a device, in full precision."""
-        taps = {block: cls.to(device).float() for block, cls in self.taps.items()}
-        return Tokens(self.x.to(device, non_blocking=True).float(), taps)
+        """Move to a device."""
+        taps = {block: cls.to(device) for block, cls in self.taps.items()}
+        trace = None if self.trace is None else self.trace.to(device)
+        return Tokens(self.x.to(device, non_blocking=True), taps, trace)
 
 
 @dataclass(frozen=True)
@@ -171,7 +186,7 @@ class Backbone(nn.Module):
         if self._recording is not None:
             self._recording.patches, self._recording.maps = patches, []
         with torch.set_grad_enabled(patches.requires_grad and torch.is_grad_enabled()):
-            x = self.vit.norm_pre(self.vit._pos_embed(self._apply_hooks(patches, 0)))
+            x = self._embedded(self._apply_hooks(patches, 0))
             found: dict[int, Tensor] = {}
             for number, block in enumerate(self.vit.blocks[: self.num_frozen], start=1):
                 self._record(block, x)
@@ -180,9 +195,37 @@ class Backbone(nn.Module):
                     found[number] = self.vit.norm(x[:, 0])
         return Tokens(x, found)
 
+    def states(self, patches: Tensor) -> Tensor:
+        """Return all tokens behind each frozen block (n, frozen blocks, prefix + p, d)."""
+        with torch.no_grad():
+            x, found = self._embedded(patches), []
+            for block in self.vit.blocks[: self.num_frozen]:
+                x = block(x)
+                found.append(x)
+        return torch.stack(found, dim=1)
+
+    def recall(self, patches: Tensor, states: Tensor) -> Tokens:
+        """Return what ``trunk`` makes of patches and records, from the states behind its blocks."""
+        *inner, x = states.unbind(1)
+        with torch.no_grad(), self.recording() as recording:
+            recording.patches = patches
+            before = [self._embedded(patches), *(state.contiguous() for state in inner)]
+            for block, state in zip(self.vit.blocks, before, strict=False):
+                self._record(block, state)
+            frozen = [number for number in self.tapped if number <= self.num_frozen]
+            taps = {number: self.vit.norm(states[:, number - 1, 0]) for number in frozen}
+        return Tokens(x, taps, Trace(patches, torch.stack(recording.maps, dim=1)))
+
+    def _embedded(self, patches: Tensor) -> Tensor:
+        """Return what enters the first block."""
+        return self.vit.norm_pre(self.vit._pos_embed(patches))
+
     def tail(self, tokens: Tokens) -> Encoded:
         """Run the trained blocks; of the last one only the CLS token is computed."""
         x, taps = tokens.x, dict(tokens.taps)
+        if self._recording is not None and tokens.trace is not None:
+            self._recording.patches = tokens.trace.patches
+            self._recording.maps = list(tokens.trace.maps.unbind(1))
         for number in range(self.num_frozen + 1, self.num_blocks + 1):
             block = self.vit.blocks[number - 1]
             self._record(block, x)

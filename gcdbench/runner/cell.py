@@ -24,6 +24,7 @@ from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.load import load_backbone
 from gcdbench.plan import Cell
 from gcdbench.runner import checkpoint, journal, weights
+from gcdbench.runner.circle import Seat
 from gcdbench.runner.meter import Meter, device_name
 from gcdbench.runner.provenance import provenance
 from gcdbench.runner.stop import Interrupted, Stop
@@ -86,6 +87,7 @@ class Setting:
     since: float = 0.0  # older records do not count as done
     stop: Stop = field(default_factory=Stop)
     team: Team = field(default_factory=Alone)
+    seat: Seat | None = None  # beside other cells that draw the same batches
     cache: Path | None = None  # folder of frozen features, for all processes
     cache_bytes: int = 0  # that may be in it
     store: TokenStore = field(default_factory=TokenStore)
@@ -147,6 +149,9 @@ class CellRun:
         if config.view_bank and self.model.level != "images":
             bank = (self.model.level, config.view_bank, setting.store, trunk, device)
             self.batches = BankedLoader(self.loader, backbone, *bank)
+        elif setting.seat is not None:
+            amp = config.amp and device.type == "cuda"
+            self.batches = setting.seat.share(self.loader, self.model, device, amp=amp)
         else:
             self.batches = setting.team.share(self.loader, device)
         setting.team.split(backbone)

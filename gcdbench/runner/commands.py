@@ -32,6 +32,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add("--workers", type=int, default=0, metavar="N", help="processes that load images, per cell")
     space = "disk space for frozen features, shared by all cells and processes (default: none)"
     add("--cache-gb", type=float, default=0.0, metavar="GB", help=space)
+    together = "train cells that draw the same batches side by side, by one pass over the trunk"
+    add("--share-trunk", action="store_true", help=together)
     add("--rerun", action="store_true", help="train recorded cells again; old records are kept")
     add("--tensorboard", action="store_true", help="write curves for TensorBoard as well")
     add("--keep-weights", action="store_true", help="keep what was trained, for plot pca|attention")
@@ -138,6 +140,11 @@ def _run_here(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
         where = arguments.results, arguments.device, arguments.nproc_per_node
         return launch(cells, *where, **options)
     places = posts(arguments.device, arguments.jobs)
+    if arguments.share_trunk:
+        if arguments.jobs and arguments.jobs > 1:
+            raise UserError("--share-trunk and --jobs: cells share a trunk in one process only")
+        options["share_trunk"] = True
+        places = places[:1]
     if len(places) > 1:
         return Pool(arguments.results, places, options).run(cells)
     device = choose_device(arguments.device)

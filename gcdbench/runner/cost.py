@@ -1,7 +1,12 @@
-"""What a cell will cost, judged by what recorded cells have cost. Nothing here imports torch."""
+"""What a cell will cost, judged by what recorded cells have cost.
+
+Where nothing like it is recorded, a ViT-B/16 on a CPU is judged by times that
+``benchmarks/speed/training.py --write`` has measured. Nothing here imports torch.
+"""
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -10,9 +15,12 @@ from typing import Any
 
 from gcdbench.config import plain
 from gcdbench.errors import UserError
+from gcdbench.layout import PACKAGE
 from gcdbench.plan import Cell
 
 VIEWS = 2  # of every image in a training step
+CONSTANTS = PACKAGE / "runner" / "constants.json"
+VIT_B16 = ("dino-vitb16", "clip-vitb16", "vit_base_patch16")  # how the names of such models begin
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,25 @@ class CostModel:
                 number = len(rates)
                 basis = f"by {number} record{'s' * (number > 1)} {whose}"
                 return Estimate(images, images * statistics.median(rates), basis)
-        return Estimate(images)
+        if not cell.backbone.name.startswith(VIT_B16) or cell.backbone.train_blocks != 1:
+            return Estimate(images)
+        seconds = measured_seconds(
+            cell.spelling.method, images - scored, scored, banked=bool(train["view_bank"])
+        )
+        return Estimate(images, seconds, "by times measured on one CPU core; a GPU is far faster")
+
+
+def measured_seconds(method: str, trained: int, scored: int, *, banked: bool) -> float:
+    """Return the seconds of one CPU core for views that are trained on and images that are scored.
+
+    A method that was not measured counts as the dearest one.
+    """
+    constants = json.loads(CONSTANTS.read_text(encoding="utf-8"))
+    rates, by_method = constants["seconds_per_view"], constants["methods"]
+    own = by_method.get(method) or max(by_method.values(), key=lambda m: m["heads"])
+    trunk = 0.0 if banked else rates["trunk"]
+    each = rates["data"] + own["views"] * (trunk + rates["last block"]) + own["heads"]
+    return trained * each + scored * (rates["trunk"] + rates["tail"])
 
 
 def _sizes(cell: Cell) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from gcdbench.errors import UserError
 from gcdbench.plan import Cell
 from gcdbench.runner import journal
 from gcdbench.runner.cell import CellRun, Setting
+from gcdbench.runner.circle import Circle, Seat, groups
 
 WAIT_SECONDS = 2.0  # before asking again for cells that another run holds
 log = logging.getLogger(__name__)
@@ -53,13 +54,20 @@ def choose_device(name: str) -> torch.device:
 
 
 def run_cells(
-    cells: Sequence[Cell], results: Path, *, device: torch.device, workers: int = 0, **more: Any
+    cells: Sequence[Cell],
+    results: Path,
+    *,
+    device: torch.device,
+    workers: int = 0,
+    share_trunk: bool = False,
+    **more: Any,
 ) -> Outcome:
     """Run all cells without a record; a cell that fails does not stop the others."""
     records.check_writable(results)
     setting = Setting(results, device, workers=workers, **more)
+    solo = Solo(setting)
     with setting.stop:
-        return work_off(cells, Solo(setting))
+        return work_off(cells, SideBySide(solo, cells) if share_trunk else solo)
 
 
 class Solo:
@@ -71,11 +79,43 @@ class Solo:
 
     def __call__(self, cell: Cell) -> Attempt:
         """Run a cell, with the features of the last one if it was of the same dataset."""
+        return attempt(cell, self.prepare(cell))
+
+    def prepare(self, cell: Cell) -> Setting:
+        """Return the setting for a cell, with room for the features of its dataset."""
         self.setting.stop.check()
         if cell.dataset != self._dataset:
             self.setting = replace(self.setting, store=self.setting.fresh_store())
             self._dataset = cell.dataset
-        return attempt(cell, self.setting)
+        return self.setting
+
+
+class SideBySide:
+    """Runs a cell together with all others that draw the same batches."""
+
+    def __init__(self, solo: Solo, cells: Sequence[Cell]) -> None:
+        self.solo = solo
+        self._group = {cell.key: group for group in groups(cells) for cell in group}
+        self._done: dict[str, Attempt] = {}
+
+    def __call__(self, cell: Cell) -> Attempt:
+        """Run a cell's group when its first cell is asked for; one that is busy is alone later."""
+        if cell.key in self._group:
+            self._run(self._group[cell.key])
+        return self._done.pop(cell.key, None) or self.solo(cell)
+
+    def _run(self, group: Sequence[Cell]) -> None:
+        setting = self.solo.prepare(group[0])
+
+        def job(cell: Cell) -> Callable[[Seat], Attempt]:
+            return lambda seat: attempt(cell, replace(setting, seat=seat))
+
+        results = Circle(len(group)).run([job(cell) for cell in group])
+        for cell, result in zip(group, results, strict=True):
+            del self._group[cell.key]
+            if isinstance(result, BaseException):
+                raise result
+            self._done[cell.key] = result
 
 
 def work_off(cells: Sequence[Cell], run: Callable[[Cell], Attempt]) -> Outcome:

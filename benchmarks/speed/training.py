@@ -1,0 +1,351 @@
+"""Time training steps and evaluation on a ViT-B/16 against plain full forward passes.
+
+    python benchmarks/speed/training.py            # about two minutes on a quiet core
+    python benchmarks/speed/training.py --full     # more rounds, and how cost grows
+    python benchmarks/speed/training.py --write    # and renew the constants that `plan` uses
+
+The backbone is timm's vit_base_patch16_224 with random weights. Competitors take turns and each
+shows its best CPU time. The reference in reference/vit.py sends every image through all blocks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from evaluator import memory_growth, take_turns
+from reference import vit as plain
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+
+from gcdbench import registry
+from gcdbench.compose import Composed, compose
+from gcdbench.data.images import ArrayImages
+from gcdbench.data.loader import Loader
+from gcdbench.data.problem import EvalSet, Problem
+from gcdbench.method import Batch, Clock, Task, balanced_weights
+from gcdbench.nn.backbone import Backbone, Encoded, Patches, Tokens
+from gcdbench.nn.load import load_backbone
+from gcdbench.plan import Request, Spelling, make_cells
+from gcdbench.runner.cost import CONSTANTS
+from gcdbench.settings import BackboneConfig, TrainConfig
+from gcdbench.tokens import pack, unpack
+from gcdbench.trainer import make_optimizer
+
+CLASSES, EPOCHS = 200, 200
+BATCH = 128  # images of a step
+SWEPT = 64  # images at a time in an evaluation with kept tokens, as on any CPU
+
+
+def vit_b(seed: int = 0) -> Backbone:
+    """Return a ViT-B/16 with random weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        vit = timm.create_model("vit_base_patch16_224", num_classes=0).eval()
+    assert isinstance(vit, VisionTransformer)
+    half = (0.5, 0.5, 0.5)
+    return Backbone(vit, mean=half, std=half, image_size=224)
+
+
+def task_of(images: int, classes: int = CLASSES) -> Task:
+    """Return a task: a third of the images is labelled, with the first half of the classes."""
+    labels = torch.arange(images) % (classes // 2)
+    labels = torch.where(torch.arange(images) % 3 == 0, labels, -1)
+    return Task(classes, classes // 2, labels, EPOCHS, 1, seed=0)
+
+
+def model_of(method: str, task: Task, backbone: Backbone) -> Composed:
+    """Build a method with its published heads."""
+    model = compose(Spelling.parse(method), {}, task, backbone)
+    model.train()
+    backbone.eval()
+    return model
+
+
+def batch_of(task: Task, size: int, views: Any) -> Batch:
+    """Return a batch of which half is labelled."""
+    labelled, hidden = (task.labels != -1).nonzero()[:, 0], (task.labels == -1).nonzero()[:, 0]
+    index = torch.cat([labelled[: size // 2], hidden[: size - size // 2]])
+    return Batch(views, task.labels[index], index)
+
+
+def say(*cells: object) -> None:
+    """Print a row of a table."""
+    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def heading(*cells: str) -> None:
+    """Print the head of a table."""
+    print()
+    say(*cells)
+    say(*("---" if number == 0 else "---:" for number in range(len(cells))))
+
+
+def milliseconds(seconds: float) -> str:
+    """Write a time with three digits or all digits before the point."""
+    return f"{1e3 * seconds:.3g}" if seconds < 1 else f"{1e3 * seconds:.0f}"
+
+
+def compare_evaluation(backbone: Backbone, images: Tensor, rounds: int) -> dict[str, float]:
+    """Compare features by a full forward pass, by ours, and from kept tokens."""
+    normalised = backbone.normalise(images)
+    kept = pack(backbone, images, "tokens")
+
+    @torch.no_grad()
+    def ours(views: Any) -> Tensor:
+        return backbone(views).cls
+
+    turns: dict[str, Callable[[], Tensor]] = {
+        "plain": lambda: plain.features(backbone.vit, normalised),
+        "ours, trunk and last block": lambda: ours(images),
+        "ours, tokens kept": lambda: ours(unpack(backbone, kept, "tokens")),
+    }
+    timings = take_turns(turns, rounds)
+    heading(
+        f"evaluation of {len(images)} images", "CPU ms per image", "ratio", "features differ by"
+    )
+    base = timings["plain"]
+    for name, timing in timings.items():
+        gap = float((timing.value - base.value).abs().max())
+        each = milliseconds(timing.seconds / len(images))
+        say(name, each, f"{base.seconds / timing.seconds:.2f}x", f"{gap:.1e}")
+    per_image = {name: timing.seconds / len(images) for name, timing in timings.items()}
+    tail = per_image["ours, tokens kept"]
+    return {"trunk": per_image["ours, trunk and last block"] - tail, "tail": tail}
+
+
+def compare_step(backbone: Backbone, images: Tensor, rounds: int) -> dict[str, float]:
+    """Compare the gradients of a SimGCD step, and the time to get them.
+
+    Gradients are compared on a few images. What kept views cost is timed on a batch of 128, because
+    the heads have as many weights whatever the batch.
+    """
+    size = len(images) // 2
+    task = task_of(6 * BATCH)
+    model = model_of("simgcd", task, backbone)
+    method: Any = model.method
+    trained = [p for p in model.parameters() if p.requires_grad]
+    clock, views = Clock(EPOCHS - 1, 0, EPOCHS, 1, 0), images.unflatten(0, (2, -1))
+    fresh, normalised = batch_of(task, size, views), backbone.normalise(images)
+    packed = pack(backbone, images, "tokens")
+    few = replace(fresh, views=unpack(backbone, packed, "tokens"))
+    packed = packed.repeat(2 * BATCH // len(images), 1, 1)
+    many = batch_of(task, BATCH, unpack(backbone, packed, "tokens"))
+
+    def reference() -> tuple[Tensor, ...]:
+        parts = backbone.vit, method.projector, method.classifier.weight
+        loss = plain.simgcd_loss(*parts, normalised, fresh.labels, teacher_temp=0.04)
+        return torch.autograd.grad(loss, trained)
+
+    def ours(batch: Batch) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(model.step(batch, clock).loss, trained)
+
+    turns: dict[str, tuple[int, Callable[[], Any]]] = {
+        f"plain, {size} images": (size, reference),
+        f"ours, fresh views, {size} images": (size, lambda: ours(fresh)),
+        f"ours, kept views, {size} images": (size, lambda: ours(few)),
+        f"ours, kept views, {BATCH} images": (BATCH, lambda: ours(many)),
+    }
+    timings = take_turns({name: run for name, (_, run) in turns.items()}, rounds)
+    heading("SimGCD step", "CPU ms per view", "ratio", "gradients differ by, of their largest")
+    base, first = next(iter(timings.values())), 0.0
+    for (name, (number, _)), timing in zip(turns.items(), timings.values(), strict=True):
+        each = timing.seconds / (2 * number)
+        first = first or each
+        pairs = zip(timing.value, base.value, strict=True)
+        gap = max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) for a, b in pairs)
+        shown = f"{gap:.1e}" if number == size else ""
+        say(name, milliseconds(each), f"{first / each:.2f}x", shown)
+    tokens: Any = many.views
+
+    def last_block() -> Any:
+        inside = [p for p in backbone.parameters() if p.requires_grad]
+        return torch.autograd.grad(backbone(tokens).cls.square().sum(), inside)
+
+    seconds = take_turns({"tail": last_block}, rounds)["tail"].seconds
+    return {"last block": seconds / (2 * BATCH)}
+
+
+class Heads(Backbone):
+    """A backbone whose features are given, so that only heads and losses take time."""
+
+    def encode(self, number: int) -> Encoded:
+        """Return features that ask for gradients as the last block's do."""
+        generator = torch.Generator().manual_seed(number)
+        cls = torch.randn(number, self.dim, generator=generator, requires_grad=True)
+        return Encoded(cls, {block: cls.detach() for block in self.tapped})
+
+    def forward(self, images: Any) -> Encoded:
+        """Pass over the whole backbone."""
+        number, patches = len(images), (self.image_size // 16) ** 2
+        if self._recording is not None:
+            self._recording.patches = torch.zeros(number, patches, self.dim)
+            self._recording.maps = [torch.full((number, 12, patches), 1 / patches)]
+        return self.encode(number)
+
+    def trunk(self, patches: Tensor, taps: Any = None) -> Tokens:
+        """Pass over the trunk."""
+        return Tokens(patches)
+
+    def tail(self, tokens: Tokens) -> Encoded:
+        """Pass over the last block."""
+        return self.encode(len(tokens))
+
+
+def heads_only() -> Heads:
+    """Return a ViT-B/16 that computes nothing."""
+    half = (0.5, 0.5, 0.5)
+    return Heads(vit_b().vit, mean=half, std=half, image_size=224)
+
+
+@contextmanager
+def counted_rows(backbone: Any) -> Iterator[list[int]]:
+    """Count the rows that a step sends through the last block."""
+    rows: list[int] = []
+    encode = backbone.encode
+
+    def counted(number: int) -> Encoded:
+        rows.append(number)
+        return encode(number)
+
+    backbone.encode = counted
+    try:
+        yield rows
+    finally:
+        del backbone.encode
+
+
+def heads_and_losses(method: str, backbone: Heads, classes: int, rounds: int) -> tuple[float, int]:
+    """Return the seconds of a step outside the backbone, and the views that it encodes."""
+    task = task_of(6 * BATCH, classes)
+    backbone.tapped.clear()
+    model = model_of(method, task, backbone)
+    optimizer = make_optimizer(model, TrainConfig())
+    batch = batch_of(task, BATCH, Patches(torch.zeros(2 * BATCH, 1, 1)))
+
+    def run() -> None:
+        clock = Clock(EPOCHS // 2, 0, EPOCHS, 1, 0)
+        step = model.step(batch, clock)
+        optimizer.zero_grad()
+        step.loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            model.after_step(batch, step, clock)
+
+    with counted_rows(backbone) as rows:
+        run()
+        views = sum(rows)
+    return take_turns({"step": run}, rounds)["step"].seconds, views
+
+
+def data_time(number: int = 64) -> float:
+    """Return the seconds to cut one view out of an image that is in memory."""
+    pixels = np.random.RandomState(0).randint(0, 255, (number, 256, 256, 3), dtype=np.uint8)
+    labels = np.arange(number) % 4
+    problem = Problem(
+        name="noise",
+        classes=tuple("abcd"),
+        num_old=2,
+        images=ArrayImages(pixels, [str(row) for row in range(number)]),
+        labels=labels,
+        labelled=np.flatnonzero(labels < 2),
+        unlabelled=np.flatnonzero(labels >= 2),
+        sets={"all": EvalSet(np.arange(number), "source")},
+    )
+    loader = Loader(problem, size=224, batch_size=number)
+
+    def run() -> None:
+        for batch in loader.epoch(0, balanced_weights(loader.labels)):
+            batch.to(torch.device("cpu"))
+
+    return take_turns({"data": run}, 3)["data"].seconds / (2 * number)
+
+
+def table_by_method(methods: list[str], rates: dict[str, float], rounds: int) -> dict[str, Any]:
+    """Show what a step of 128 images is made of, per method."""
+    heading(f"step of {BATCH} images, CPU ms", "data", "trunk", "last block", "heads + losses", "%")
+    backbone = heads_only()
+    found = {}
+    for method in methods:
+        heads, views = heads_and_losses(method, backbone, CLASSES, rounds)
+        data, trunk = 2 * BATCH * rates["data"], views * rates["trunk"]
+        last = views * rates["last block"]
+        share = f"{heads / (data + trunk + last + heads):.1%}"
+        say(method, *map(milliseconds, (data, trunk, last, heads)), share)
+        found[method] = {"heads": heads / (2 * BATCH), "views": views / (2 * BATCH)}
+    return found
+
+
+def grow_with_classes(rounds: int) -> None:
+    """Show heads and losses against the number of classes."""
+    heading("classes", "SimGCD heads + losses, CPU ms", "HiLo")
+    backbone = heads_only()
+    for classes in (50, 200, 1000):
+        times = [heads_and_losses(m, backbone, classes, rounds)[0] for m in ("simgcd", "hilo")]
+        say(classes, *map(milliseconds, times))
+
+
+def grow_with_images(numbers: list[int]) -> None:
+    """Show a sweep over kept tokens of the embedded backbone against the number of images."""
+    heading("images", "embedded sweep, CPU s", "CPU ms per image", "memory beyond the tokens, MB")
+    backbone = load_backbone(BackboneConfig(name="embedded"))
+    one = pack(backbone, torch.rand(256, 3, 64, 64), "tokens")
+    for number in numbers:
+        kept = one.repeat(-(-number // 256), 1, 1)[:number]
+        start = time.process_time()
+        with torch.no_grad(), memory_growth() as growth:
+            for part in kept.split(256):
+                backbone(unpack(backbone, part, "tokens"))
+        seconds = time.process_time() - start
+        each = milliseconds(seconds / number)
+        say(f"{number:,}", f"{seconds:.2f}", each, f"{growth[0]:.0f}")
+
+
+def grow_with_cells(numbers: list[int]) -> None:
+    """Show what planning costs against the number of cells."""
+    heading("cells", "plan, CPU s", "CPU ms per cell")
+    for number in numbers:
+        start = time.process_time()
+        cells = make_cells(Request("drawshift", ("simgcd",), ("line+solid",), tuple(range(number))))
+        assert len({cell.key for cell in cells}) == number
+        seconds = time.process_time() - start
+        say(number, f"{seconds:.2f}", milliseconds(seconds / number))
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--full", action="store_true", help="more rounds, and how cost grows")
+    parser.add_argument("--write", action="store_true", help="renew the constants of `plan`")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--methods", nargs="+", default=sorted(registry.faces("method")))
+    parser.add_argument("--images", type=int, default=8, help="views in the comparisons")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    rounds, backbone = (3 if args.full else 1), vit_b()
+    images = torch.rand(args.images, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+
+    rates = compare_evaluation(backbone, images, rounds + 1)
+    rates |= {**compare_step(backbone, images, rounds), "data": data_time()}
+    heads = table_by_method(args.methods, rates, rounds)
+    if args.write:
+        about = {"made_by": "benchmarks/speed/training.py --write", "threads": args.threads}
+        facts = {**about, "seconds_per_view": rates, "methods": heads}
+        Path(CONSTANTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    if args.full:
+        grow_with_classes(rounds)
+        grow_with_images([1_000, 5_000, 20_000, 50_000])
+        grow_with_cells([10, 100, 1_000])
+
+
+if __name__ == "__main__":
+    main()
