@@ -7,6 +7,7 @@ from safetensors.torch import save_file
 
 from gcdbench.contract import SIZE, tiny_backbone
 from gcdbench.errors import UserError
+from gcdbench.nn import backbone as backbone_module
 from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.load import load_backbone
 from gcdbench.settings import BackboneConfig
@@ -26,7 +27,9 @@ def plain_forward(backbone, images):
     return vit.norm(x)[:, 0]
 
 
-def test_the_short_cuts_give_the_plain_output_and_gradients(images):
+@pytest.mark.parametrize("many_tokens", [0, 1000])
+def test_the_short_cuts_give_the_plain_output_and_gradients(images, monkeypatch, many_tokens):
+    monkeypatch.setattr(backbone_module, "MANY_TOKENS", many_tokens)
     backbone = tiny_backbone()
     ours, plain = backbone(images).cls, plain_forward(backbone, images)
     torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
@@ -35,6 +38,16 @@ def test_the_short_cuts_give_the_plain_output_and_gradients(images):
     plain_grad = torch.autograd.grad(plain.square().sum(), weights)
     for a, b in zip(ours_grad, plain_grad, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_the_trunk_gives_the_same_in_parts(images, monkeypatch):
+    backbone = tiny_backbone()
+    patches = backbone.patches(images)
+    whole = backbone.trunk(patches, taps=[1])
+    monkeypatch.setattr(backbone_module, "CPU_CACHE", 1)
+    parts = backbone.trunk(patches, taps=[1])
+    torch.testing.assert_close(whole.x, parts.x)
+    torch.testing.assert_close(whole.taps[1], parts.taps[1])
 
 
 def test_only_the_last_block_is_trained():

@@ -20,6 +20,10 @@ from torch import Tensor, nn
 TokenHook = Callable[[Tensor, int], Tensor]
 # how deep into the backbone a view may be computed; traced: tokens with what a recording holds
 Level = Literal["images", "patches", "traced", "tokens"]
+# From so many tokens on, their keys and values are avoided. That changes the last bits of features:
+# the embedded backbone, which has 17 tokens, keeps its numbers.
+MANY_TOKENS = 64
+CPU_CACHE = 20 << 20  # bytes of the widest activations; 8 images of a ViT-B/16
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,9 @@ class Trace:
     patches: Tensor  # (n, p, d)
     maps: Tensor  # (n, frozen blocks, heads, p) CLS attention
 
+    def __getitem__(self, rows: Tensor) -> Trace:
+        return Trace(self.patches[rows], self.maps[rows])
+
     def to(self, device: torch.device) -> Trace:
         """Move to a device."""
         return Trace(self.patches.to(device), self.maps.to(device))
@@ -63,7 +70,8 @@ class Tokens:
         return len(self.x)
 
     def __getitem__(self, rows: Tensor) -> Tokens:
-        return Tokens(self.x[rows], {block: cls[rows] for block, cls in self.taps.items()})
+        trace = None if self.trace is None else self.trace[rows]
+        return Tokens(self.x[rows], {b: cls[rows] for b, cls in self.taps.items()}, trace)
 
     def to(self, device: torch.device) -> Tokens:
         """Move to a device."""
@@ -154,11 +162,11 @@ class Backbone(nn.Module):
     @contextlib.contextmanager
     def recording(self) -> Iterator[Recording]:
         """Keep the patch embedding and the CLS attention of what is encoded in the context."""
-        self._recording = Recording()
+        outer, self._recording = self._recording, Recording()
         try:
             yield self._recording
         finally:
-            self._recording = None
+            self._recording = outer
 
     @contextlib.contextmanager
     def hooked(
@@ -183,6 +191,10 @@ class Backbone(nn.Module):
     def trunk(self, patches: Tensor, taps: Collection[int] | None = None) -> Tokens:
         """Run the frozen blocks on a patch embedding; only mixed patches may need gradients."""
         tapped = self.tapped if taps is None else taps
+        if len(patches) > (most := self._at_a_time(patches)):
+            parts = [self.trunk(part, tapped) for part in patches.split(most)]
+            taps_of = {b: torch.cat([part.taps[b] for part in parts]) for b in parts[0].taps}
+            return Tokens(torch.cat([part.x for part in parts]), taps_of)
         if self._recording is not None:
             self._recording.patches, self._recording.maps = patches, []
         with torch.set_grad_enabled(patches.requires_grad and torch.is_grad_enabled()):
@@ -194,6 +206,13 @@ class Backbone(nn.Module):
                 if number in tapped:
                     found[number] = self.vit.norm(x[:, 0])
         return Tokens(x, found)
+
+    def _at_a_time(self, patches: Tensor) -> int:
+        """Return how many rows the trunk computes at once: on a CPU what fits into its cache."""
+        watched = self._recording is not None or self._hooks or patches.requires_grad
+        if watched or patches.device.type != "cpu":
+            return len(patches)
+        return max(CPU_CACHE // (4 * max(patches[:1].nbytes, 1)), 1)  # 4: the widest layer
 
     def states(self, patches: Tensor) -> Tensor:
         """Return all tokens behind each frozen block (n, frozen blocks, prefix + p, d)."""
@@ -294,14 +313,37 @@ def cls_only(block: Any, x: Tensor) -> Tensor:
     if type(block) is not Block or type(attn) is not Attention:
         return block(x)[:, :1]
     normed = block.norm1(x)
-    (q,) = _projections(attn, normed[:, :1], "q")
-    k, v = _projections(attn, normed, "kv")
-    mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
-    mixed = mixed.transpose(1, 2).flatten(2)
+    few = x.shape[1] < MANY_TOKENS or not isinstance(attn.k_norm, nn.Identity)
+    mixed = _attended(attn, normed) if few else _attended_by_factors(attn, normed)
     if getattr(attn, "norm", None) is not None:
         mixed = attn.norm(mixed)
     y = x[:, :1] + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
     return y + block.drop_path2(block.ls2(block.mlp(block.norm2(y))))
+
+
+def _attended(attn: Any, normed: Tensor) -> Tensor:
+    """Return what the CLS token attends to (n, 1, d), before the output projection."""
+    (q,) = _projections(attn, normed[:, :1], "q")
+    k, v = _projections(attn, normed, "kv")
+    mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def _attended_by_factors(attn: Any, normed: Tensor) -> Tensor:
+    """Return the same without a key and a value of every token.
+
+    The products are taken in another order: the query passes through the keys' weights once and
+    meets the tokens themselves, and so do the values' weights what the attention has gathered. The
+    keys' bias adds one number to all scores of a query, so it is left out.
+    """
+    (q,) = _projections(attn, normed[:, :1], "q")
+    _, keys, values = attn.qkv.weight.unflatten(0, (3, attn.num_heads, -1))  # each (heads, e, d)
+    asked = torch.einsum("nhe,hed->nhd", q[:, :, 0] * attn.scale, keys)
+    weights = (asked @ normed.transpose(1, 2)).softmax(-1)
+    mixed = torch.einsum("nhd,hed->nhe", weights @ normed, values)
+    if attn.qkv.bias is not None:
+        mixed = mixed + attn.qkv.bias[-values.shape[0] * values.shape[1] :].view_as(mixed[0])
+    return mixed.flatten(1)[:, None]
 
 
 def _projections(attn: Any, x: Tensor, names: str) -> list[Tensor]:
