@@ -6,6 +6,7 @@ import pytest
 from runner_toy import BATCH, EPOCHS, STEPS, Toy, make_toy
 
 from gcdbench import records
+from gcdbench.cli import main
 from gcdbench.nn.backbone import Backbone
 from gcdbench.runner import cell as cell_module
 from gcdbench.runner.circle import groups
@@ -86,3 +87,9 @@ def test_cells_that_differ_in_what_they_draw_are_not_grouped(alone):
     assert groups(alone.cells("simgcd", "gcd")) == []  # banked views need no trunk
     other = alone.cell("gcd", train={**FRESH, "batch_size": 4})
     assert groups([alone.cell("simgcd", train=FRESH), other]) == []
+
+
+def test_a_trunk_is_not_shared_between_processes(alone, capsys):
+    suite = ["--suite", str(alone.suite), "--results", str(alone.results), "--methods", "gcd"]
+    assert main(["run", *suite, "--share-trunk", "--jobs", "2"]) == 2
+    assert "in one process" in capsys.readouterr().err

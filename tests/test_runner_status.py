@@ -14,7 +14,7 @@ from runner_toy import BATCH, EPOCHS, STEPS, Toy, make_toy
 
 from gcdbench import records
 from gcdbench.runner import checkpoint, commands, journal
-from gcdbench.runner.cost import CostModel
+from gcdbench.runner.cost import CostModel, measured_seconds
 from gcdbench.runner.status import State, render, settled, states
 
 
@@ -147,6 +147,14 @@ def test_a_plan_counts_images_and_takes_the_time_from_records(made):
     assert estimate.basis == "by 1 record of this method"
     assert CostModel([record]).estimate(toy.cell("gcd")).basis == "by 1 record of other methods"
     assert CostModel([]).estimate(longer).seconds is None
+
+
+def test_a_vit_b_that_nothing_recorded_resembles_is_judged_by_measured_times():
+    dear = measured_seconds("simgcd", 1000, 100, banked=False)
+    assert dear > 10 * measured_seconds("simgcd", 1000, 100, banked=True)
+    assert measured_seconds("simgcd", 2000, 200, banked=False) == pytest.approx(2 * dear)
+    assert measured_seconds("hilo", 1000, 100, banked=False) > 1.3 * dear  # PatchMix adds images
+    assert measured_seconds("of a stranger", 1000, 100, banked=False) > dear
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -90,6 +90,9 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 
     if arguments.tensorboard:
         check_tensorboard()
+    several = (arguments.jobs or 1) > 1 or arguments.nproc_per_node > 1
+    if arguments.share_trunk and (several or arguments.launcher == "slurm"):
+        raise UserError("--share-trunk: cells share a trunk in one process, on this machine only")
     return {
         "workers": arguments.workers,
         "tensorboard": arguments.tensorboard,
@@ -141,11 +144,8 @@ def _run_here(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
         return launch(cells, *where, **options)
     places = posts(arguments.device, arguments.jobs)
     if arguments.share_trunk:
-        if arguments.jobs and arguments.jobs > 1:
-            raise UserError("--share-trunk and --jobs: cells share a trunk in one process only")
         options["share_trunk"] = True
-        places = places[:1]
-    if len(places) > 1:
+    elif len(places) > 1:
         return Pool(arguments.results, places, options).run(cells)
     device = choose_device(arguments.device)
     return run_cells(cells, arguments.results, device=device, **options)
