@@ -324,7 +324,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="renew the constants of `plan`")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--methods", nargs="+", default=sorted(registry.faces("method")))
-    parser.add_argument("--images", type=int, default=8, help="views in the comparisons")
+    parser.add_argument("--images", type=int, default=16, help="views in the comparisons")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     rounds, backbone = (3 if args.full else 1), vit_b()
