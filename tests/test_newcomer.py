@@ -47,7 +47,7 @@ class Newcomer:
 
     def install(self, *what: str | Path) -> None:
         """Install with the pip of the tests' environment, without looking anywhere."""
-        flags = ["--no-deps", "--no-index", "--no-build-isolation", "--quiet"]
+        flags = ["--ignore-installed", "--no-deps", "--no-index", "--no-build-isolation", "--quiet"]
         python = ["--python", str(self.bin / "python")]
         self.call(sys.executable, "-m", "pip", *python, "install", *flags, *map(str, what))
 
