@@ -16,7 +16,7 @@ from gcdbench.losses import mean_or_zero
 from gcdbench.nn.heads import ProjectionHead, uniform_
 from gcdbench.precision import full_precision
 
-SMALL = 32 << 20  # bytes of hidden activations to keep: 256 x 256 pairs of width 128
+SMALL = 64 << 20  # bytes of hidden activations that are kept for the backward pass
 
 
 @full_precision
