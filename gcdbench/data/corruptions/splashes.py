@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from scipy import sparse
 
 from gcdbench.data.corruptions.chance import Chance
-from gcdbench.data.corruptions.zoom import separable
+from gcdbench.data.corruptions.linear import RowSums, separable
 
 WATER = np.array([175, 238, 238], dtype=np.float32)  # pale turquoise
 MUD = np.array([63, 42, 20], dtype=np.float32)
@@ -67,17 +66,12 @@ def blur(plane: np.ndarray, sigma: float) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def _gaussian_operator(length: int, sigma: float) -> sparse.csr_array:
+def _gaussian_operator(length: int, sigma: float) -> RowSums:
     radius = int(4 * sigma + 0.5)
     offsets = np.arange(-radius, radius + 1)
     weights = np.exp(-0.5 / sigma**2 * offsets**2)
-    target, source = np.broadcast_arrays(
-        np.arange(length)[:, None], np.arange(length)[:, None] + offsets
-    )
-    values = np.broadcast_to(weights / weights.sum(), source.shape)
-    places = target.ravel(), np.clip(source, 0, length - 1).ravel()
-    matrix = sparse.coo_array((values.ravel(), places), shape=(length, length))
-    return matrix.tocsr().astype(np.float32)
+    source = np.clip(np.arange(length)[:, None] + offsets, 0, length - 1)
+    return RowSums(source, np.broadcast_to(weights / weights.sum(), source.shape))
 
 
 def bevel(drops: np.ndarray) -> np.ndarray:

@@ -6,12 +6,11 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from scipy import sparse
 
 from gcdbench.data.corruptions.chance import Chance
 from gcdbench.data.corruptions.ice import FrostSource
+from gcdbench.data.corruptions.linear import RowSums, separable, shown_length, zoom_taps
 from gcdbench.data.corruptions.noise import LEVELS, pair_index
-from gcdbench.data.corruptions.zoom import separable, shown_length, zoom_taps
 
 GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
@@ -46,8 +45,8 @@ def snow(image: np.ndarray, severity: int, chance: Chance) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def _enlarging(length: int, factor: float) -> sparse.csr_array:
-    return zoom_taps(length, factor).operator(length)
+def _enlarging(length: int, factor: float) -> RowSums:
+    return zoom_taps(length, factor).sums()
 
 
 def per_channel(plane: np.ndarray) -> np.ndarray:
