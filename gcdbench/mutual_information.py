@@ -7,16 +7,19 @@ forming n^2 concatenated inputs.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from gcdbench.losses import mean_or_zero
 from gcdbench.nn.heads import ProjectionHead, uniform_
 from gcdbench.precision import full_precision
 
-SMALL = 64 << 20  # bytes of hidden activations that are kept for the backward pass
+# bytes of hidden activations at a time: what stays in a CPU's cache, what keeps another device busy
+CPU_CHUNK, CHUNK = 1 << 19, 1 << 26
 
 
 @full_precision
@@ -61,8 +64,7 @@ class MLPCritic(nn.Module):
     """Score pairs by a perceptron with one hidden layer on the concatenation of x and y.
 
     The first layer is linear in the concatenation, so it is applied to x and to y once per row and
-    only added per pair. Hidden activations exist for `chunk` rows of x at a time; the backward pass
-    computes them again, unless all of them together are small.
+    only added per pair. Hidden activations exist for a few rows of x at a time, in both passes.
     """
 
     def __init__(
@@ -71,12 +73,10 @@ class MLPCritic(nn.Module):
         y_dim: int,
         *,
         hidden_dim: int = 512,
-        chunk: int = 32,
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
         self.x_dim = x_dim
-        self.chunk = chunk
         self.head = ProjectionHead(
             x_dim + y_dim, hidden_dim=hidden_dim, out_dim=1, layers=2, generator=generator
         )
@@ -84,18 +84,34 @@ class MLPCritic(nn.Module):
     @full_precision
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return (n, m) scores of all pairs of rows of x and y."""
-        weight, bias = self.head.mlp[0].parameters()
+        weight, bias, out_weight, out_bias = self.head.parameters()
         of_x = F.linear(x, weight[:, : self.x_dim], bias)
         of_y = F.linear(y, weight[:, self.x_dim :])
-        chunks = of_x.split(self.chunk)
-        if of_x.nbytes * len(of_y) <= SMALL:
-            return torch.cat([self._pairs(chunk, of_y) for chunk in chunks])
-        rows = [
-            checkpoint(self._pairs, chunk, of_y, use_reentrant=False, preserve_rng_state=False)
-            for chunk in chunks
-        ]
-        return torch.cat(rows)
+        return _Pairs.apply(of_x, of_y, out_weight[0]) + out_bias
 
-    def _pairs(self, of_x: Tensor, of_y: Tensor) -> Tensor:
-        """Score the pairs of a few rows of x with all rows of y."""
-        return self.head.mlp[1:](of_x[:, None] + of_y).squeeze(-1)
+
+class _Pairs(torch.autograd.Function):
+    """Products gelu(x_i + y_j) . w, (n, m), whose backward pass computes the hidden layer again."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y, w)
+        return torch.cat([F.gelu(part[:, None] + y) @ w for part in x.split(_rows(y))])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, y, w = ctx.saved_tensors
+        of_x, of_y, of_w = [], torch.zeros_like(y), torch.zeros_like(w)
+        for part, upper in zip(x.split(_rows(y)), grad.split(_rows(y)), strict=True):
+            before = part[:, None] + y
+            of_w += upper.flatten() @ F.gelu(before).flatten(0, 1)
+            inner = torch.ops.aten.gelu_backward(upper[..., None] * w, before)
+            of_x.append(inner.sum(1))
+            of_y += inner.sum(0)
+        return torch.cat(of_x), of_y, of_w
+
+
+def _rows(y: Tensor) -> int:
+    """Return how many rows of x are paired with all rows of y at a time."""
+    return max((CPU_CHUNK if y.device.type == "cpu" else CHUNK) // max(y.nbytes, 1), 1)

@@ -24,7 +24,10 @@ from gcdbench.settings import BackboneConfig, TaskConfig, TrainConfig
 
 PROTOCOL = "v2"  # one assignment over all images of an evaluation set
 # code that cannot change a cell's numbers
-_OUTSIDE = ("report", "figures", "reproduce", "runner", "data/sources", "methods", "benchmarks")
+_OUTSIDE = (
+    *("report", "figures", "reproduce", "runner", "methods", "benchmarks"),
+    *("data/commands", "data/sources"),
+)
 _OUTSIDE_FILES = {
     *("__init__.py", "__main__.py", "api.py", "authoring.py", "cli.py", "completion.py"),
     *("config.py", "contract.py", "describe.py", "errors.py", "features.py", "layout.py"),

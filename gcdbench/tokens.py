@@ -19,17 +19,17 @@ from typing import Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
 from gcdbench.data.images import Images, Unreadable
 from gcdbench.data.loader import Loader
 from gcdbench.method import Batch, seeded
-from gcdbench.nn.backbone import Backbone, Level, Patches, Tokens
+from gcdbench.nn.backbone import Backbone, Level, Patches, Tokens, Trace
 
 CHUNK = 256
 CPU_CHUNK = 64  # activations of so few images stay in a CPU's cache: half the time per image
-STATES_BUDGET = 4 << 30  # bytes of what a bank of patches may keep beside them
 log = logging.getLogger(__name__)
 
 
@@ -79,20 +79,34 @@ class TokenStore:
         self.budget = budget
         self.disk = disk
         self._kept: dict[tuple[str, ...], Tensor] = {}
-        self._in_memory = 0  # bytes
+        self._in_memory: dict[tuple[str, ...], int] = {}  # bytes
+        self._old: set[tuple[str, ...]] = set()
+
+    def retire(self) -> None:
+        """Let features go that are not asked for again, as soon as others need their room."""
+        self._old = set(self._kept)
 
     def keep(self, wanted: Wanted, *, whole: bool = False) -> Tensor:
         """Return the features of the first chunks that fit, on disk if at least as many fit there.
 
         ``whole`` asks for all of them, in memory if nowhere else.
         """
+        self._old.discard(wanted.key)
         if wanted.key not in self._kept:
             self._kept[wanted.key] = self._compute(wanted, whole=whole)
         return self._kept[wanted.key]
 
+    def _fitting(self, wanted: Wanted) -> int:
+        return wanted.fitting(self.budget - sum(self._in_memory.values()))
+
     def _compute(self, wanted: Wanted, *, whole: bool) -> Tensor:
         total = len(wanted.sizes)
-        here = wanted.fitting(self.budget - self._in_memory)
+        if self._fitting(wanted) < total:
+            for key in self._old:
+                del self._kept[key]
+                self._in_memory.pop(key, None)
+            self._old = set()
+        here = self._fitting(wanted)
         if self.disk is not None:
             kept = self.disk.keep(wanted, at_least=total if whole else max(here, 1))
             if kept is not None:
@@ -108,22 +122,26 @@ class TokenStore:
         features = torch.empty((number, *wanted.shape), dtype=wanted.dtype)
         for end, chunk in zip(wanted.ends[:here], wanted.compute(range(here)), strict=True):
             features[end - len(chunk) : end] = chunk
-        self._in_memory += features.nbytes
+        self._in_memory[wanted.key] = features.nbytes
         return features
 
 
 @torch.no_grad()
 def pack(backbone: Backbone, images: Tensor, level: Level) -> Tensor:
-    """Compute images up to a level, patches or tokens, and return it as one tensor (n, rows, d).
+    """Compute images up to a level and return it as one tensor (n, rows, d).
 
     Behind the tokens stand the CLS taps of all frozen blocks, so that methods which tap different
-    blocks can share what is kept.
+    blocks can share what is kept. Of traced images, only what they leave in a recording is packed.
     """
     if images.device.type == "cpu" and len(images) > CPU_CHUNK:
         return torch.cat([pack(backbone, part, level) for part in images.split(CPU_CHUNK)])
     patches = backbone.patches(images)
     if level == "patches":
         return patches
+    if level == "traced":
+        trace = backbone.traced(patches).trace
+        assert trace is not None
+        return pack_trace(trace)
     tokens = backbone.trunk(patches, taps=range(1, backbone.num_frozen + 1))
     return torch.cat([tokens.x, *(cls[:, None] for cls in tokens.taps.values())], dim=1)
 
@@ -141,6 +159,21 @@ def unpack(backbone: Backbone, packed: Tensor, level: Level) -> Patches | Tokens
     length = packed.shape[1] - backbone.num_frozen
     frozen = [block for block in sorted(backbone.tapped) if block <= backbone.num_frozen]
     return Tokens(packed[:, :length], {b: packed[:, length + b - 1] for b in frozen})
+
+
+def pack_trace(trace: Trace) -> Tensor:
+    """Return patches and attention as one tensor (n, rows, d), the attention in rows of its own."""
+    n, _, d = trace.patches.shape
+    flat = trace.maps.flatten(1)
+    filled = F.pad(flat, (0, -flat.shape[1] % d)).view(n, -1, d)
+    return torch.cat([trace.patches, filled], dim=1)
+
+
+def unpack_trace(backbone: Backbone, packed: Tensor, patches: int) -> Trace:
+    """Undo ``pack_trace``; ``patches`` is the number of patches in an image."""
+    shape = (backbone.num_frozen, backbone.num_heads, patches)
+    flat = packed[:, patches:].flatten(1)[:, : prod(shape)]
+    return Trace(packed[:, :patches], flat.unflatten(1, shape))
 
 
 def digest(*words: object) -> str:
@@ -186,47 +219,26 @@ class BankedLoader:
         self.steps_per_epoch = loader.steps_per_epoch
         self.ids = [loader.images.images.ids[row] for row in loader.pool]
         self._parts = torch.arange(len(self.ids)).split(max(CHUNK // number, 1))
-        kept: Level = "patches" if level == "traced" else level
+        self.views = self._keep(store, trunk_key, "tokens" if level == "traced" else level)
+        self.traces = self._keep(store, trunk_key, "traced") if level == "traced" else None
+
+    def _keep(self, store: TokenStore, trunk_key: str, level: Level) -> Tensor:
+        """Return all views at a level (n, V, rows, d)."""
+        loader = self.loader
         wanted = Wanted(
-            title=f"{number} views of {len(self.ids):,} training images",
-            key=("bank", kept, str(number), *self._origin(trunk_key)),
+            title=f"{self.number} views of {len(self.ids):,} training images",
+            key=("bank", level, str(self.number), *self._origin(trunk_key)),
             sizes=tuple(map(len, self._parts)),
-            shape=(number, *packed_shape(backbone, device, kept)),
+            shape=(self.number, *packed_shape(self.backbone, self.device, level)),
             dtype=torch.float16,
-            compute=partial(self._compute, kept),
+            compute=partial(self._compute, level),
             stamps=lambda: stamps(loader.images.images, loader.pool),
             sound=lambda: not loader.unreadable,
         )
-        self.views = store.keep(wanted, whole=True)  # (n, V, rows, d)
-        self.states = self._keep_states(wanted, store) if level == "traced" else None
+        return store.keep(wanted, whole=True)
 
     def _origin(self, trunk_key: str) -> tuple[str, ...]:
         return self.loader.images.views.augment, digest(*self.ids), trunk_key
-
-    def _keep_states(self, views: Wanted, store: TokenStore) -> Tensor | None:
-        """Keep what each frozen block makes of the patches, unless it is too much.
-
-        Steps on an accelerator compute it in mixed precision, which is not what is kept here.
-        """
-        one = self.backbone.states(self.views[:1, 0].float()) if self.device.type == "cpu" else None
-        if one is None or not len(one[0]):
-            return None
-        wanted = replace(
-            views,
-            title=f"{views.title}, block by block",
-            key=(*views.key, "states"),
-            shape=(self.number, *one.shape[1:]),
-            dtype=torch.float32,
-            compute=self._states,
-        )
-        fits = wanted.fitting(STATES_BUDGET) == len(wanted.sizes)
-        return store.keep(wanted, whole=True) if fits else None
-
-    def _states(self, chunks: Sequence[int]) -> Iterator[Tensor]:
-        """Yield the states of chunks of images."""
-        for chunk in chunks:
-            views = self.views[self._parts[chunk]].flatten(0, 1).float()
-            yield self.backbone.states(views).unflatten(0, (-1, self.number))
 
     def _compute(self, level: Level, chunks: Sequence[int]) -> Iterator[Tensor]:
         """Yield the views of chunks of images."""
@@ -257,9 +269,10 @@ class BankedLoader:
             yield Batch(self._at(i.repeat(2), views.flatten()), self.labels[i], i)
 
     def _at(self, images: Tensor, views: Tensor) -> Patches | Tokens:
-        stack = self.views[images, views].float()
-        if self.level != "traced":
-            return unpack(self.backbone, stack, self.level)
-        if self.states is None:
-            return Patches(stack)
-        return self.backbone.recall(stack, self.states[images, views])
+        shallow: Level = "patches" if self.level == "patches" else "tokens"
+        found = unpack(self.backbone, self.views[images, views].float(), shallow)
+        if self.traces is None or isinstance(found, Patches):
+            return found
+        patches = found.x.shape[1] - self.backbone.vit.num_prefix_tokens
+        trace = unpack_trace(self.backbone, self.traces[images, views].float(), patches)
+        return replace(found, trace=trace)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -20,9 +20,6 @@ from torch import Tensor, nn
 TokenHook = Callable[[Tensor, int], Tensor]
 # how deep into the backbone a view may be computed; traced: tokens with what a recording holds
 Level = Literal["images", "patches", "traced", "tokens"]
-# From so many tokens on, their keys and values are avoided. That changes the last bits of features:
-# the embedded backbone, which has 17 tokens, keeps its numbers.
-MANY_TOKENS = 64
 CPU_CACHE = 20 << 20  # bytes of the widest activations; 8 images of a ViT-B/16
 
 
@@ -135,6 +132,7 @@ class Backbone(nn.Module):
         self.image_size = image_size
         self.dim: int = vit.embed_dim
         self.num_blocks = len(vit.blocks)
+        self.num_heads: int = vit.blocks[0].attn.num_heads  # type: ignore[union-attr, assignment]
         self.num_frozen = self.num_blocks - train_blocks
         self.output_block = self.num_blocks
         self.tapped: set[int] = set()
@@ -214,26 +212,13 @@ class Backbone(nn.Module):
             return len(patches)
         return max(CPU_CACHE // (4 * max(patches[:1].nbytes, 1)), 1)  # 4: the widest layer
 
-    def states(self, patches: Tensor) -> Tensor:
-        """Return all tokens behind each frozen block (n, frozen blocks, prefix + p, d)."""
-        with torch.no_grad():
-            x, found = self._embedded(patches), []
-            for block in self.vit.blocks[: self.num_frozen]:
-                x = block(x)
-                found.append(x)
-        return torch.stack(found, dim=1)
-
-    def recall(self, patches: Tensor, states: Tensor) -> Tokens:
-        """Return what ``trunk`` makes of patches and records, from the states behind its blocks."""
-        *inner, x = states.unbind(1)
+    def traced(self, patches: Tensor, taps: Collection[int] | None = None) -> Tokens:
+        """Run the frozen blocks and keep what a recording would hold of them."""
         with torch.no_grad(), self.recording() as recording:
-            recording.patches = patches
-            before = [self._embedded(patches), *(state.contiguous() for state in inner)]
-            for block, state in zip(self.vit.blocks, before, strict=False):
-                self._record(block, state)
-            frozen = [number for number in self.tapped if number <= self.num_frozen]
-            taps = {number: self.vit.norm(states[:, number - 1, 0]) for number in frozen}
-        return Tokens(x, taps, Trace(patches, torch.stack(recording.maps, dim=1)))
+            tokens = self.trunk(patches, taps)
+        none = patches.new_empty(len(patches), 0, self.num_heads, patches.shape[1])
+        maps = torch.stack(recording.maps, dim=1) if recording.maps else none
+        return replace(tokens, trace=Trace(patches, maps))
 
     def _embedded(self, patches: Tensor) -> Tensor:
         """Return what enters the first block."""
@@ -313,8 +298,8 @@ def cls_only(block: Any, x: Tensor) -> Tensor:
     if type(block) is not Block or type(attn) is not Attention:
         return block(x)[:, :1]
     normed = block.norm1(x)
-    few = x.shape[1] < MANY_TOKENS or not isinstance(attn.k_norm, nn.Identity)
-    mixed = _attended(attn, normed) if few else _attended_by_factors(attn, normed)
+    linear = isinstance(attn.k_norm, nn.Identity)
+    mixed = _attended_by_factors(attn, normed) if linear else _attended(attn, normed)
     if getattr(attn, "norm", None) is not None:
         mixed = attn.norm(mixed)
     y = x[:, :1] + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
@@ -342,7 +327,7 @@ def _attended_by_factors(attn: Any, normed: Tensor) -> Tensor:
     weights = (asked @ normed.transpose(1, 2)).softmax(-1)
     mixed = torch.einsum("nhd,hed->nhe", weights @ normed, values)
     if attn.qkv.bias is not None:
-        mixed = mixed + attn.qkv.bias[-values.shape[0] * values.shape[1] :].view_as(mixed[0])
+        mixed = mixed + attn.qkv.bias[-values.shape[0] * values.shape[1] :].view(values.shape[:2])
     return mixed.flatten(1)[:, None]
 
 

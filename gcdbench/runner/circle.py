@@ -19,7 +19,7 @@ from torch import Tensor
 from gcdbench import trainer
 from gcdbench.compose import Composed
 from gcdbench.method import Batch
-from gcdbench.nn.backbone import Backbone, Level, Patches, Tokens, Trace
+from gcdbench.nn.backbone import Backbone, Level, Patches, Tokens
 from gcdbench.plan import Cell
 from gcdbench.tokens import digest
 
@@ -165,13 +165,8 @@ class _Shared:
     def tokens(self, backbone: Backbone, *, traced: bool) -> Tokens:
         if self._tokens is None:
             patches, taps = self.patches(backbone), range(1, backbone.num_frozen + 1)
-            if traced:
-                with backbone.recording() as recording:
-                    tokens = backbone.trunk(patches, taps)
-                trace = Trace(patches, torch.stack(recording.maps, dim=1))
-                self._tokens = replace(tokens, trace=trace)
-            else:
-                self._tokens = backbone.trunk(patches, taps)
+            compute = backbone.traced if traced else backbone.trunk
+            self._tokens = compute(patches, taps)
         return self._tokens
 
 

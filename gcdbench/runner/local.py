@@ -74,7 +74,7 @@ class Solo:
     """Runs one cell after the other, here and now."""
 
     def __init__(self, setting: Setting) -> None:
-        self.setting = setting
+        self.setting = replace(setting, store=setting.fresh_store())
         self._dataset = ""
 
     def __call__(self, cell: Cell) -> Attempt:
@@ -85,7 +85,7 @@ class Solo:
         """Return the setting for a cell, with room for the features of its dataset."""
         self.setting.stop.check()
         if cell.dataset != self._dataset:
-            self.setting = replace(self.setting, store=self.setting.fresh_store())
+            self.setting.store.retire()
             self._dataset = cell.dataset
         return self.setting
 
