@@ -70,5 +70,10 @@ def zoom_taps(shown: int, factor: float) -> Taps:
 
 
 def separable(rows: RowSums, columns: RowSums, plane: np.ndarray) -> np.ndarray:
-    """Filter a plane along both axes: rows @ plane @ columns.T."""
+    """Filter a plane along both axes: rows @ plane @ columns.T.
+
+    One transposition is enough where the result may lie in memory the other way round.
+    """
+    if plane.flags.f_contiguous:
+        return rows @ np.ascontiguousarray((columns @ plane.T).T)
     return (columns @ np.ascontiguousarray((rows @ plane).T)).T

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+from PIL import Image
 
 from gcdbench.data.corruptions.chance import Chance
 from gcdbench.data.corruptions.linear import RowSums, separable
@@ -25,38 +26,34 @@ def spatter(image: np.ndarray, severity: int, chance: Chance) -> np.ndarray:
     noise = chance.normal(image.shape[:2]) * np.float32(spread) + np.float32(mean)
     liquid = blur(noise, sigma)
     if severity <= 3:
-        drops = (liquid * (liquid >= threshold) * np.float32(255)).astype(np.uint8)
+        drops = (liquid * (liquid >= threshold) * np.float32(255)).astype(np.uint8, order="C")
         return _add_water(image, drops * bevel(drops).astype(np.float32), strength)
     return _add_mud(image, blur((liquid > threshold).astype(np.float32), strength))
 
 
 def _add_water(image: np.ndarray, relief: np.ndarray, strength: float) -> np.ndarray:
-    wet = np.flatnonzero(relief > 0)
-    if wet.size == 0:
+    brightest = float(relief.max())
+    if brightest == 0:
         return image.copy()
-    light = relief.ravel()[wet] * np.float32(strength / float(relief.max()))
-    return _splash(image, wet, np.float32(1), light, WATER)
+    light = relief * np.float32(strength / brightest)
+    return _splash(image, np.float32(1), light, WATER)
 
 
 def _add_mud(image: np.ndarray, cover: np.ndarray) -> np.ndarray:
-    dirty = np.flatnonzero(cover >= 0.8)
-    share = cover.ravel()[dirty]
-    return _splash(image, dirty, np.repeat(1 - share, 3), share, MUD)
+    share = cover * (cover >= np.float32(0.8))
+    return _splash(image, 1 - share, share, MUD)
 
 
 def _splash(
-    image: np.ndarray,
-    place: np.ndarray,
-    kept: np.ndarray | np.float32,
-    share: np.ndarray,
-    colour: np.ndarray,
+    image: np.ndarray, kept: np.ndarray | np.float32, share: np.ndarray, colour: np.ndarray
 ) -> np.ndarray:
-    """Put `kept` of the image and `share` of a colour at flat places."""
-    result = image.reshape(-1, 3).copy()
-    values = np.take(result, place, axis=0).ravel() * kept
-    values += np.repeat(share, 3) * np.tile(colour, len(place))
-    result[place] = np.minimum(values, 255).astype(np.uint8).reshape(-1, 3)
-    return result.reshape(image.shape)
+    """Put `kept` of the image and `share` of a colour everywhere."""
+    result = np.empty_like(image)
+    for channel, level in enumerate(colour):
+        values = image[..., channel] * kept
+        values += share * level
+        result[..., channel] = np.clip(values, 0, 255, out=values)
+    return result
 
 
 def blur(plane: np.ndarray, sigma: float) -> np.ndarray:
@@ -105,7 +102,7 @@ def _box_sum(plane: np.ndarray) -> np.ndarray:
 
 def equalise(plane: np.ndarray) -> np.ndarray:
     """Spread the grey levels of an 8-bit plane evenly, the lowest to 0 and the highest to 255."""
-    counts = np.bincount(plane.ravel(), minlength=256)
+    counts = np.array(Image.fromarray(plane).histogram())
     lowest = counts[counts > 0][0]
     if lowest == plane.size:
         return plane

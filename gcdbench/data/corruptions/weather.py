@@ -6,6 +6,7 @@ import math
 from functools import lru_cache
 
 import numpy as np
+from scipy.linalg.blas import saxpy
 
 from gcdbench.data.corruptions.chance import Chance
 from gcdbench.data.corruptions.ice import FrostSource
@@ -33,15 +34,21 @@ def snow(image: np.ndarray, severity: int, chance: Chance) -> np.ndarray:
     angle = chance.between(-135, -45)
     flakes = motion_blur(flakes, radius=radius, sigma=sigma, angle=angle)[:height, :width]
     flakes = np.rint(flakes * 255)
-    x = image.astype(np.float32)
-    grey = x[..., 0] * GREY[0] + x[..., 1] * GREY[1] + x[..., 2] * GREY[2]
-    pale = per_channel(grey * np.float32(1.5) + np.float32(127.5))
-    np.maximum(pale, x, out=pale)
-    pale *= np.float32(1 - kept)
-    x *= np.float32(kept)
-    x += pale
-    x += per_channel(flakes + flakes[::-1, ::-1])
-    return np.clip(x, 0, 255, out=x).astype(np.uint8)
+    flakes += flakes[::-1, ::-1].copy()
+    planes = [image[..., channel].astype(np.float32) for channel in range(3)]
+    pale = sum(plane * weight for plane, weight in zip(planes, GREY, strict=True))
+    pale *= np.float32(1.5 * (1 - kept))
+    pale += np.float32(127.5 * (1 - kept))
+    pale += flakes
+    whitened = np.empty_like(image)
+    for channel, x in enumerate(planes):
+        # kept * x + (1 - kept) * max(x, 1.5 * grey + 0.5) is the maximum of two sums
+        lighter = x * np.float32(kept)
+        lighter += pale
+        x += flakes
+        np.maximum(x, lighter, out=x)
+        whitened[..., channel] = np.clip(x, 0, 255, out=x)
+    return whitened
 
 
 @lru_cache(maxsize=64)
@@ -62,16 +69,20 @@ def motion_blur(plane: np.ndarray, *, radius: int, sigma: float, angle: float) -
     width = 2 * radius + 1
     weights = np.exp(-(np.arange(width) ** 2) / (2 * sigma**2))
     weights /= weights.sum()
-    sine, cosine = math.sin(math.radians(angle)), math.cos(math.radians(angle))
-    padded = np.pad(plane, width, mode="edge")
-    blurred, part = np.zeros_like(plane), np.empty_like(plane)
-    for i, weight in enumerate(weights.astype(plane.dtype)):
-        down, right = -math.ceil(i * sine - 0.5), -math.ceil(i * cosine - 0.5)
-        if abs(down) >= plane.shape[0] or abs(right) >= plane.shape[1]:
-            break  # the published blur drops what has left the image, and does not make up for it
-        moved = padded[width - down :, width - right :][: plane.shape[0], : plane.shape[1]]
-        blurred += np.multiply(moved, weight, out=part)
-    return blurred
+    direction = math.sin(math.radians(angle)), math.cos(math.radians(angle))
+    moves = -np.ceil(np.outer(np.arange(width), direction) - 0.5).astype(np.intp)
+    # the published blur drops what has left the image, and does not make up for it
+    moves = moves[(np.abs(moves) < plane.shape).all(axis=1)]
+    before, after = moves.max(axis=0), -moves.min(axis=0)
+    padded = np.pad(plane, np.stack([before, after], axis=-1), mode="edge")
+    stride = padded.shape[1]
+    source = padded.ravel()
+    blurred = np.zeros(plane.shape[0] * stride, dtype=np.float32)
+    run = blurred[: len(blurred) - stride + plane.shape[1]]  # rows with their margins, in one go
+    starts = (before - moves) @ (stride, 1)
+    for start, weight in zip(starts.tolist(), weights, strict=False):
+        saxpy(source[start : start + len(run)], run, a=weight)
+    return blurred.reshape(-1, stride)[:, : plane.shape[1]]
 
 
 def fog(image: np.ndarray, severity: int, chance: Chance) -> np.ndarray:
