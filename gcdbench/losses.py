@@ -223,15 +223,6 @@ def ramp_up(epoch: int, length: int, scale: float = 1.0) -> float:
     return scale * math.exp(-5.0 * missing**2)
 
 
-def inverse_decay(progress: float, *, gamma: float = 10.0, power: float = 0.75) -> float:
-    """Return the factor of the learning rate after a share of the run, (1 + gamma t)^-power.
-
-    >>> inverse_decay(0.0), round(inverse_decay(1.0), 3)
-    (1.0, 0.166)
-    """
-    return (1 + gamma * min(progress, 1.0)) ** -power
-
-
 def _check_two_views(rows: Tensor) -> None:
     if len(rows) % 2:
         raise ValueError(

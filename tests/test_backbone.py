@@ -122,6 +122,17 @@ def test_local_weights_load_from_all_layouts(tmp_path):
             assert torch.equal(value, state[name]), name
 
 
+def test_a_transformer_for_images_of_any_size_gives_patches_in_a_row(tmp_path):
+    vit = timm.create_model("test_vit", num_classes=0).eval()
+    save_file(vit.state_dict(), tmp_path / "any.safetensors")
+    backbone = load_backbone(BackboneConfig("test_vit", weights=str(tmp_path / "any.safetensors")))
+    side = backbone.image_size
+    images = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0))
+    assert backbone.patches(images).ndim == 3
+    expected = vit.forward_features(backbone.normalise(images))[:, 0]
+    torch.testing.assert_close(backbone(images).cls, expected, rtol=1e-4, atol=1e-5)
+
+
 class Malicious:
     def __reduce__(self):
         return (print, ("executed",))

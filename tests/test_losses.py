@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from gcdbench.losses import (
     cross_entropy_on,
     info_nce,
-    inverse_decay,
     mean_entropy_deficit,
     mean_or_zero,
     ramp_up,
@@ -313,12 +312,6 @@ def test_the_ramp_matches_the_original(scale, length):
 
 def test_the_ramp_of_zero_length_is_at_its_end():
     assert ramp_up(0, 0, 3.0) == 3.0
-
-
-def test_the_inverse_decay_is_the_learning_rate_of_uniot():
-    with np.load(GOLDEN / "base_uniot_lr.npz") as arrays:
-        steps, expected = arrays["steps"].tolist(), arrays["lr"].tolist()
-    assert [0.01 * inverse_decay(step / 10_000) for step in steps] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("base", [0.4, 0.1])

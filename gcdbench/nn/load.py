@@ -62,6 +62,9 @@ def _timm_vit(config: BackboneConfig) -> VisionTransformer:
         ) from error
     if not isinstance(vit, VisionTransformer) or vit.cls_token is None:
         raise UserError(f"backbone {config.name!r} is not a vision transformer with a CLS token")
+    if vit.dynamic_img_size:  # all images here have one size
+        vit.dynamic_img_size = False  # type: ignore[misc]
+        vit.patch_embed.flatten = True
     return vit
 
 
