@@ -32,27 +32,32 @@ def spatter(image: np.ndarray, severity: int, chance: Chance) -> np.ndarray:
 
 
 def _add_water(image: np.ndarray, relief: np.ndarray, strength: float) -> np.ndarray:
-    brightest = float(relief.max())
-    if brightest == 0:
+    wet = np.flatnonzero(relief > 0)
+    if wet.size == 0:
         return image.copy()
-    light = relief * np.float32(strength / brightest)
-    return _splash(image, np.float32(1), light, WATER)
+    light = np.take(relief, wet) * np.float32(strength / float(relief.max()))
+    return _splash(image, wet, np.float32(1), light, WATER)
 
 
 def _add_mud(image: np.ndarray, cover: np.ndarray) -> np.ndarray:
-    share = cover * (cover >= np.float32(0.8))
-    return _splash(image, 1 - share, share, MUD)
+    dirty = np.flatnonzero(cover >= np.float32(0.8))
+    share = np.take(cover, dirty)
+    return _splash(image, dirty, 1 - share, share, MUD)
 
 
 def _splash(
-    image: np.ndarray, kept: np.ndarray | np.float32, share: np.ndarray, colour: np.ndarray
+    image: np.ndarray,
+    place: np.ndarray,
+    kept: np.ndarray | np.float32,
+    share: np.ndarray,
+    colour: np.ndarray,
 ) -> np.ndarray:
-    """Put `kept` of the image and `share` of a colour everywhere."""
-    result = np.empty_like(image)
-    for channel, level in enumerate(colour):
-        values = image[..., channel] * kept
+    """Put `kept` of the image and `share` of a colour at places of the flattened image."""
+    result = image.copy()
+    for plane, level in zip(result.reshape(-1, 3).T, colour, strict=True):
+        values = plane[place] * kept
         values += share * level
-        result[..., channel] = np.clip(values, 0, 255, out=values)
+        plane[place] = np.clip(values, 0, 255, out=values).astype(np.uint8)
     return result
 
 

@@ -96,7 +96,7 @@ def zoom_blur(image: np.ndarray, severity: int, _: Chance) -> np.ndarray:
 
 
 def _exact(image: np.ndarray, values: np.ndarray, zooms: _Zooms, places: np.ndarray) -> np.ndarray:
-    """Compute the blur at places of the flattened image: zooms in double, their sum in single precision."""
+    """Compute the blur at places of the flattened image: zooms in double, their sum in single."""
     here = np.take(values, places)
     if len(places) < image.size // 20:  # a look at all of the image would cost more
         layers = _interpolate(values, zooms, places)
