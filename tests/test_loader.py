@@ -17,7 +17,7 @@ from gcdbench.data.images import ArrayImages, FileImages, JoinedImages, Unreadab
 from gcdbench.data.loader import Loader, substitutes
 from gcdbench.data.pixels import PixelCache
 from gcdbench.data.problem import EvalSet, Problem
-from gcdbench.data.views import Views, recolour
+from gcdbench.data.views import Views, recolour, to_hsv, to_rgb
 from gcdbench.errors import UserError
 from gcdbench.layout import PACKAGE
 
@@ -153,6 +153,18 @@ def _permutations():
     from itertools import permutations
 
     return permutations(range(4))
+
+
+@pytest.mark.parametrize("first", [0, 1, 17, 127, 128, 200, 254, 255])
+def test_hues_from_tables_are_those_of_pillow(first):
+    second, third = np.mgrid[:256, :256].astype(np.uint8)
+    fixed = np.full_like(second, first)
+    for bands in ((fixed, second, third), (second, fixed, third), (second, third, fixed)):
+        picture = np.stack(bands, axis=2)
+        expected = Image.fromarray(picture).convert("HSV")
+        assert np.array_equal(np.stack(to_hsv(*bands), axis=2), np.asarray(expected))
+        backwards = Image.merge("HSV", [Image.fromarray(band) for band in bands]).convert("RGB")
+        assert np.array_equal(to_rgb(*bands), np.asarray(backwards))
 
 
 def test_a_tenth_of_the_jittered_views_is_grey():

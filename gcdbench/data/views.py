@@ -1,14 +1,15 @@
 """How a resized image becomes views: crop, flip and, on DomainNet, colour.
 
 A view is a pure function of the image and a few numbers from [0, 1), which the loader draws. The
-colour operations are Pillow's, so that they give exactly what torchvision's transforms give on the
-images of Pillow that the released codes use.
+colour operations are Pillow's, or give the same bytes in less time, so that they give exactly what
+torchvision's transforms give on the images of Pillow that the released codes use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import permutations
 
 import numpy as np
@@ -52,7 +53,7 @@ class Views:
         top = int(draw[0] * (height - self.size + 1))
         left = int(draw[1] * (width - self.size + 1))
         crop = image[top : top + self.size, left : left + self.size]
-        crop = crop[:, ::-1] if draw[2] < 0.5 else crop
+        crop = _mirrored(crop) if draw[2] < 0.5 else crop
         return crop if self.augment == "plain" else recolour(crop, draw[3:])
 
 
@@ -66,11 +67,80 @@ def recolour(image: np.ndarray, draw: Sequence[float]) -> np.ndarray:
     return np.asarray(picture)
 
 
+def _mirrored(image: np.ndarray) -> np.ndarray:
+    """Swap left and right, by channel: all at once takes five times as long."""
+    out = np.empty_like(image)
+    for channel in range(image.shape[2]):
+        out[..., channel] = image[:, ::-1, channel]
+    return out
+
+
 def _shift_hue(picture: Image.Image, amount: float) -> Image.Image:
     """Turn the colour wheel by a share of it; the hue is a byte, which wraps around."""
-    hue, saturation, value = picture.convert("HSV").split()
-    turned = np.asarray(hue) + np.array(amount * 255).astype(np.int32).astype(np.uint8)
-    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
+    hue, saturation, value = to_hsv(*(np.asarray(band) for band in picture.split()))
+    hue += np.array(amount * 255).astype(np.int32).astype(np.uint8)
+    return Image.fromarray(to_rgb(hue, saturation, value))
+
+
+def to_hsv(
+    red: np.ndarray, green: np.ndarray, blue: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return hue, saturation and value as Pillow does, from tables."""
+    hues, saturations = _hsv_tables()
+    high = np.maximum(np.maximum(red, green), blue)
+    low = np.minimum(np.minimum(red, green), blue)
+    r, g, b = (band.astype(np.int32) for band in (red, green, blue))
+    is_red, is_green = red == high, green == high
+    # how far the other two are apart, plus the first row of the strongest colour in the table
+    apart = np.where(is_red, g - b + 255, np.where(is_green, b - r + 766, r - g + 1277))
+    hue = hues.take((apart << 8) | (high - low))
+    return hue, saturations.take((high.astype(np.intp) << 8) | low), high
+
+
+def to_rgb(hue: np.ndarray, saturation: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Return red, green and blue (h, w, 3) as Pillow does, from tables."""
+    place = (hue.astype(np.intp) << 8) | saturation
+    brightness = value.astype(np.float32)
+    out = np.empty((*hue.shape, 3), dtype=np.uint8)
+    for channel, shares in enumerate(_rgb_shares()):
+        out[..., channel] = shares.take(place) * brightness + np.float32(0.5)
+    return out
+
+
+@cache
+def _hsv_tables() -> tuple[np.ndarray, np.ndarray]:
+    """Tabulate hues by strongest colour, difference of the others, range; saturations by extremes.
+
+    Types are those of Pillow's code in C: single precision, but for what meets a constant.
+    """
+    apart, span = np.arange(-255, 256)[:, None], np.arange(256)[None]
+    divisor = np.maximum(span, 1).astype(np.float32)
+    ahead = np.where(apart >= 0, 1, (span + apart).astype(np.float32) / divisor)
+    behind = np.where(apart >= 0, (span - apart).astype(np.float32) / divisor, 1)
+    sixths = [(start + ahead.astype(np.float64) - behind).astype(np.float32) for start in (0, 2, 4)]
+    turns = np.fmod(np.stack(sixths).astype(np.float64) / 6 + 1, 1).astype(np.float32)
+    hues = np.where(span > 0, turns.astype(np.float64) * 255, 0).astype(np.uint8)
+    high, low = np.arange(256)[:, None], np.arange(256)[None]
+    share = (high - low).astype(np.float32) / np.maximum(high, 1).astype(np.float32)
+    saturations = np.where(high > low, share.astype(np.float64) * 255, 0).astype(np.uint8)
+    return hues.ravel(), saturations.ravel()
+
+
+@cache
+def _rgb_shares() -> np.ndarray:
+    """Tabulate by hue and saturation which share of the value red, green and blue have."""
+    turns = np.arange(256) * 6 / 255
+    sixth = np.floor(turns).astype(int)
+    rest = (turns - sixth).astype(np.float32)[:, None]
+    saturation = (np.arange(256) / 255).astype(np.float32)[None]
+    full = np.ones((256, 256))
+    none = full - saturation
+    falling = 1 - (saturation * rest).astype(np.float64)
+    rising = 1 - saturation.astype(np.float64) * (1 - rest.astype(np.float64))
+    courses = np.stack([full, falling, none, none, rising, full])  # of red, through the sixths
+    rows = np.arange(256)
+    shares = [courses[(sixth + start) % 6, rows] for start in (0, 4, 2)]
+    return np.stack(shares).astype(np.float32).reshape(3, -1)
 
 
 _STEPS: tuple[Callable[[Image.Image, float], Image.Image], ...] = (
