@@ -24,22 +24,21 @@ class _Block(NamedTuple):
 
 
 class _Zooms:
-    """The enlargements that are averaged; the first is the image itself, which counts twice.
+    """The enlargements that are averaged, without the image itself, which counts twice.
 
     `down` and `across` are the taps (position, zoom) of the two axes.
     """
 
     def __init__(self, height: int, width: int, severity: int) -> None:
         stops, steps = (1.11, 1.16, 1.21, 1.26, 1.31), (0.01, 0.01, 0.02, 0.02, 0.03)
-        factors = np.arange(1, stops[severity - 1], steps[severity - 1])
+        factors = np.arange(1, stops[severity - 1], steps[severity - 1])[1:]
         self.count = len(factors)
+        self.share = 255 / (self.count + 2)
         self.down, self.across = _centred(height, factors), _centred(width, factors)
         self.blocks = [
             self._block(slice(top, min(top + BLOCK, height))) for top in range(0, height, BLOCK)
         ]
-        share = np.full((self.count, 1), 255 / (self.count + 1))
-        share[0] *= 2
-        weights = np.stack([self.across.weight_low, self.across.weight_high], axis=-1) * share
+        weights = np.stack([self.across.weight_low, self.across.weight_high], axis=-1) * self.share
         column = np.stack([self.across.low, self.across.high], axis=-1)  # (result, zoom, tap)
         source = column[:, None] * CHANNELS + np.arange(CHANNELS).reshape(-1, 1, 1)
         source = source * self.count + np.arange(self.count)[:, None]
@@ -87,6 +86,7 @@ def zoom_blur(image: np.ndarray, severity: int, _: Chance) -> np.ndarray:
         rows = mean[block.result]
         zoomed = values[block.source].T @ block.weights  # (column and channel, zoom and row)
         rows[:] = (zooms.horizontal @ zoomed.reshape(-1, len(rows))).T
+    mean += values * np.float32(2 * zooms.share)
     mean -= TOLERANCE
     cut = mean.astype(np.uint8)
     mean += 2 * TOLERANCE
@@ -104,10 +104,10 @@ def _exact(image: np.ndarray, values: np.ndarray, zooms: _Zooms, places: np.ndar
         layers = np.repeat(here[:, None], zooms.count, axis=1)
         mixed = _sees_several_values(image, zooms, places)
         layers[mixed] = _interpolate(values, zooms, places[mixed])
-    total = here.copy()  # the first layer
-    for layer in layers.T[1:]:
+    total = here.copy()
+    for layer in layers.T:
         total += layer
-    mean = (here + total) / np.float32(zooms.count + 1)
+    mean = (here + total) / np.float32(zooms.count + 2)
     return (np.clip(mean, 0, 1) * np.float32(255)).astype(np.uint8)
 
 
@@ -158,5 +158,7 @@ def _sees_several_values(image: np.ndarray, zooms: _Zooms, places: np.ndarray) -
 
 def _span(taps: Taps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Give the first source position, the one after the last, and whether any lies beyond."""
-    first, last = taps.low.min(axis=1), taps.high.max(axis=1)
+    here = np.arange(len(taps.low))
+    first = np.minimum(taps.low.min(axis=1), here)
+    last = np.maximum(taps.high.max(axis=1), here)
     return first, last + 1, (taps.weight_low + taps.weight_high == 0).any(axis=1)
