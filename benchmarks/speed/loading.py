@@ -5,6 +5,9 @@
 Photographs of typical sizes are written to a temporary folder. Competitors take turns on one
 thread and each shows its best CPU time per image (two views), so that a busy machine disturbs all
 alike. "apart" is how far the centre crops are from the plain ones, in grey levels.
+
+Corrupted images, one of each variant, are compared with the two trees that ``data make-ssb-c``
+writes: with ``--size 0`` (the size of the dataset's own files) and by default (256 pixels).
 """
 
 from __future__ import annotations
