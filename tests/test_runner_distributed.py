@@ -53,6 +53,16 @@ class Deadly(Technique):
             os.kill(os.getpid(), signal.SIGKILL)
         return {}
 """
+MORTAL = """
+import os, sys
+from faults_kit import dies_at_step
+from gcdbench.cli import main
+from gcdbench.runner import cell
+cell.CHECKPOINT_SECONDS = 0.0  # after every step
+if sys.argv.pop(1) == os.environ["RANK"]:
+    dies_at_step(4)
+sys.exit(main())
+"""
 
 
 class Rows:
@@ -228,20 +238,42 @@ def test_a_killed_process_fails_its_cell_with_a_sentence_and_the_others_are_trai
     assert json.loads(record.read_text(encoding="utf-8"))["provenance"]["processes"] == 2
 
 
+def torchrun(toy: Toy, program: list[str]) -> tuple[int, str, str]:
+    """Let torchrun start two processes of a program; return exit code, output and messages."""
+    with socket.create_server(("localhost", 0)) as server:
+        port = f"--master-port={server.getsockname()[1]}"
+    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", port, *program]
+    command = [*start, *toy.command("run", "--methods", "simgcd")[3:]]
+    process = toy.start("run", args=command, env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    out, messages = process.communicate(timeout=300)
+    return process.returncode, out, messages
+
+
 @pytest.mark.slow
 def test_torchrun_may_start_the_processes(tmp_path):
     toy = make_toy(tmp_path)
-    with socket.create_server(("localhost", 0)) as server:
-        port = server.getsockname()[1]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command = [
-        *torchrun,
-        f"--master-port={port}",
-        "-m",
-        *toy.command("run", "--methods", "simgcd")[2:],
-    ]
-    process = toy.start("run", args=command)
-    out, messages = process.communicate(timeout=300)
-    assert process.returncode == 0, messages
-    assert out.count("simgcd") == 1  # one leaderboard
+    code, out, messages = torchrun(toy, ["-m", "gcdbench"])
+    assert code == 0, messages
+    assert out.count("| 1 | SimGCD |") == 1  # one leaderboard
     assert records.read_done(toy.results, toy.cell())["provenance"]["processes"] == 2
+
+
+@pytest.mark.slow
+def test_what_torchrun_has_started_goes_on_from_its_checkpoint_after_a_kill(tmp_path):
+    toy = make_toy(tmp_path)
+    program = tmp_path / "mortal.py"
+    program.write_text(MORTAL, encoding="utf-8")
+    code, _, messages = torchrun(toy, [str(program), "1"])
+    assert code == 1
+    assert "SIGKILL" in messages
+    code, _, messages = torchrun(toy, [str(program), "nobody"])
+    assert code == 0, messages
+
+    cell, alone = toy.cell(), toy.elsewhere("alone")
+    alone.run([cell])
+    one, two = (records.read_done(t.results, cell) for t in (alone, toy))
+    assert two["timing"]["restarts"] == 1
+    assert two["provenance"]["processes"] == 2
+    assert one["sets"] == two["sets"]
+    for row, other in zip(one["curve"], two["curve"], strict=True):
+        assert other["terms"] == pytest.approx(row["terms"], rel=1e-5, abs=1e-5)

@@ -165,12 +165,14 @@ class CellRun:
         if resume is not None:
             self.curve = resume.pop("curve")
             self.meter.carry(resume.pop("spent"))
-        where = None if resume is None else (resume["epoch"], len(resume["history"]))
+        done = self._steps_before(resume)
+        if done:
+            log.info("%s: goes on after step %d", self.cell.label, done)
         team = self.setting.team
-        team.check_same(where, "checkpoint")
+        team.check_same(done, "checkpoint")
         tensorboard = self.setting.tensorboard and team.leads
         with Tracker(self.folder, tensorboard=tensorboard) as self.tracker:
-            self._track("start", restarts=self.meter.restarts, rows=len(self.curve))
+            self._track("start", restarts=self.meter.restarts, step=done)
             self._train(resume)
             self.heart.tell(phase="scoring", eta=None)
             final = self._evaluate()
@@ -182,6 +184,12 @@ class CellRun:
                 checkpoint.discard(self.folder)
             self._track("end", **{name: s["all"] for name, s in record["sets"].items()})
         return record
+
+    def _steps_before(self, resume: trainer.Snapshot | None) -> int:
+        """Return the number of steps that need not be taken again."""
+        if resume is None:
+            return 0
+        return resume["epoch"] * self.loader.steps_per_epoch + len(resume["history"])
 
     def _train(self, resume: trainer.Snapshot | None) -> None:
         self._began = time.monotonic()

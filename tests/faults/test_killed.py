@@ -107,7 +107,7 @@ def test_the_lock_and_the_sign_of_life_of_a_dead_process_hold_nobody_up(toy, und
     assert not (folder / journal.PROGRESS).exists()
 
 
-def test_a_grid_killed_at_random_moments_ends_in_the_same_leaderboard(toy, made):
+def test_a_grid_killed_ten_times_ends_in_the_same_leaderboard(toy, made):
     from gcdbench.report.collect import collect
     from gcdbench.report.leaderboard import to_csv, to_markdown
 
