@@ -6,18 +6,20 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 
 class RowSums:
     """A sparse matrix, every row of which has equally many entries, to multiply rows of values by.
 
     `torch.embedding_bag` computes just that with the whole sum in registers, which takes a half to
-    a third of the time of a general sparse matrix.
+    a third of the time of a general sparse matrix. It is imported late: a plan reads the names of
+    corruptions and computes none.
     """
 
     def __init__(self, source: np.ndarray, weights: np.ndarray) -> None:
         """Take the (row, entry) columns and values of the entries."""
+        import torch
+
         rows, entries = source.shape
         self._source = torch.from_numpy(source.astype(np.int32).ravel())
         self._weights = torch.from_numpy(weights.astype(np.float32).ravel())
@@ -25,6 +27,8 @@ class RowSums:
 
     def __matmul__(self, values: np.ndarray) -> np.ndarray:
         """Multiply by a contiguous matrix in single precision."""
+        import torch
+
         sums, *_ = torch.embedding_bag(
             torch.from_numpy(values),
             self._source,
