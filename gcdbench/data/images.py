@@ -220,12 +220,13 @@ def resize_shorter(image: Image.Image, size: int) -> np.ndarray:
 
 
 def bicubic(image: Image.Image, shape: tuple[int, int]) -> np.ndarray:
-    """Resize to (width, height) with antialiasing, at most one grey level from Pillow.
+    """Resize to (width, height) with antialiasing, within one grey level of Pillow.
 
     Torch's kernel takes a fifth of Pillow's time, but its weights have 15 bits, and Pillow's 22: of
     the values between the horizontal and the vertical pass, some in a thousand are rounded to the
     other side. Where that befalls neighbouring rows, the vertical pass adds it up to two levels.
-    So Pillow makes one row between every two rows of the result, and nothing is left to add up.
+    So Pillow makes one row between every two rows of the result, which leaves too little to add up:
+    of 36 million values of photographs none was two levels off. Small drawings are left to torch.
     """
     if image.size == shape:
         return np.asarray(image)
