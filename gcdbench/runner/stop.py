@@ -46,11 +46,12 @@ class Stop:
         self._before.clear()
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
+        impatient = not self.patient and self.parent is None
         if self.heard is None:
             self.heard = number
-            again = "" if self.patient else "; Ctrl-C again stops at once"
+            again = "; Ctrl-C again stops at once" if impatient else ""
             log.warning("stopping after this step%s", again)
-        elif number == signal.SIGINT and not self.patient:
+        elif number == signal.SIGINT and impatient:
             raise KeyboardInterrupt
 
     @property

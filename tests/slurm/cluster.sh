@@ -46,8 +46,9 @@ SelectTypeParameters=CR_Core
 MpiDefault=none
 ReturnToService=2
 SchedulerParameters=sched_interval=2
-KillWait=5
-MinJobAge=30
+# SLURM's default: several processes of a cell agree on a stop every few steps only
+KillWait=30
+MinJobAge=900
 NodeName=$node NodeAddr=127.0.0.1 CPUs=2 RealMemory=1024 State=UNKNOWN
 PartitionName=test Nodes=$node Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:2
 EOF

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,7 @@ pytestmark = [
 TRAIN = {"epochs": 12, "batch_size": 32, "draws_per_epoch": 96}
 STEPS = 36
 DATASETS, METHODS, SEEDS = ("line+solid", "line+color"), ("simgcd", "gcd"), (0,)
+CONFIG = "partition: test\ngpus: 0\ncpus: 1\nhours: 1\n"
 PATIENCE = 900.0  # seconds
 
 
@@ -52,13 +53,17 @@ def the_cells() -> list[Cell]:
     return make_cells(Request("drawshift", METHODS, DATASETS, SEEDS, given, quick=True))
 
 
-def submit(results: Path, config: Path) -> str:
-    """Submit the grid by the command line and return what it says."""
+def submit(results: Path, config: str, cells: Sequence[Cell], *more: str) -> str:
+    """Submit cells by the command line and return what it says."""
+    file = results.with_suffix(".yaml")
+    file.write_text(config)
     settings = [f"train.{key}={value}" for key, value in TRAIN.items()]
     command = [sys.executable, "-m", "gcdbench", "run", "--suite", "drawshift", "--quick"]
-    command += ["--datasets", *DATASETS, "--methods", *METHODS, "--results", str(results)]
+    command += ["--datasets", *dict.fromkeys(cell.dataset for cell in cells)]
+    command += ["--methods", *dict.fromkeys(cell.spelling.text for cell in cells)]
+    command += ["--results", str(results), *more]
     command += [word for setting in settings for word in ("--set", setting)]
-    command += ["--launcher", "slurm", "--slurm", str(config), "--device", "cpu"]
+    command += ["--launcher", "slurm", "--slurm", str(file), "--device", "cpu"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stderr
@@ -86,11 +91,10 @@ def restarts(job: str) -> int:
 @pytest.mark.slow
 def test_jobs_that_are_ended_are_requeued_and_resume_from_their_checkpoint(cluster, tmp_path):
     results, cells = tmp_path / "results", the_cells()
-    config = tmp_path / "slurm.yaml"
-    config.write_text("partition: test\ngpus: 0\ncpus: 1\nhours: 1\nat_a_time: 2\n")
+    config = f"{CONFIG}at_a_time: 2\n"
     began = time.monotonic()
-    assert "4 cells were submitted" in submit(results, config)
-    assert "4 of 4 cells are recorded or have a job already" in submit(results, config)
+    assert "4 cells were submitted" in submit(results, config, cells)
+    assert "4 of 4 cells are recorded or have a job already" in submit(results, config, cells)
     preempted, out_of_time = cells[:2]
     folders = [records.cell_folder(results, cell) for cell in cells]
     jobs = [journal.read(folder, journal.JOB)["job"] for folder in folders]
@@ -120,3 +124,23 @@ def test_jobs_that_are_ended_are_requeued_and_resume_from_their_checkpoint(clust
     for cell in cells[:2]:
         one, other = (records.read_done(folder, cell) for folder in (alone, results))
         assert records.same_numbers(one, other)
+
+
+@pytest.mark.slow
+def test_a_job_of_two_processes_is_requeued_and_has_the_numbers_of_one(cluster, tmp_path):
+    results, alone, cells = tmp_path / "results", tmp_path / "alone", the_cells()[:1]
+    assert "1 cells were submitted" in submit(results, CONFIG, cells, "--nproc-per-node", "2")
+    wait_for("the first epochs", lambda: len(events(results, cells[0], "epoch")) >= 2)
+    job = journal.read(records.cell_folder(results, cells[0]), journal.JOB)["job"]
+    subprocess.run(["scontrol", "requeue", job], check=True)
+    wait_for("the cell", lambda: settled(states(cells, results)))
+
+    run_cells(cells, alone, device=torch.device("cpu"))
+    one, two = (records.read_done(folder, cells[0]) for folder in (alone, results))
+    assert two["provenance"]["processes"] == 2
+    assert two["timing"]["restarts"] == restarts(job) == 1
+    assert one["sets"] == two["sets"]
+    for row, other in zip(one["curve"], two["curve"], strict=True):
+        assert other["terms"] == pytest.approx(row["terms"], rel=1e-5, abs=1e-5)
+    step = events(results, cells[0], "start")[1]["step"]
+    sys.stderr.write(f"job {job}, 2 processes: resumed after step {step} of {STEPS}\n")
