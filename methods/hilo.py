@@ -8,12 +8,15 @@ the two heads independent. PatchMix and the curriculum over domains are techniqu
 The paper does not say how the critic of the mutual information is trained, and its released code
 lets it minimise the estimate along with the features, with a critic too simple to see dependence.
 The default follows the mathematics: the critic, a perceptron as printed, maximises the estimate
-while the features minimise it, in one backward pass through a gradient reversal. The preset
-``released`` repeats the authors' code. "Released" below is that code.
+while the features minimise it, in one backward pass through a gradient reversal. An estimate has no
+lower bound for features that fool the critic, so they are held to what independence gives, and the
+critic's scores have a limit: without both, training can run away. The preset ``released`` repeats
+the authors' code. "Released" below is that code.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -36,6 +39,8 @@ from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.heads import CosineClassifier, ProjectionHead
 from gcdbench.precision import full_precision
 
+INDEPENDENT = -2 * math.log(2)  # the estimate of a critic that sees no dependence
+
 
 class HiLo(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2408.04591"
@@ -55,6 +60,7 @@ class HiLo(Method):
         critic: Literal["mlp", "cosine"] = "mlp"  # paper; released reads a cosine only
         critic_update: Literal["adversarial", "joint"] = "adversarial"  # ours; released: joint
         critic_scaled: bool = True  # ours: every projection at length sqrt(e); released: as it is
+        critic_limit: float | None = 5.0  # of its scores, ours; released: none needed
         critic_dim: int = 512  # hidden width of the perceptron, ours; no source gives one
         information_weight: float = 1.0  # paper and released
         domain_entropy_weight: float = 0.1  # paper and released
@@ -77,6 +83,7 @@ class HiLo(Method):
                 "critic": "cosine",
                 "critic_update": "joint",
                 "critic_scaled": False,
+                "critic_limit": None,
             },
         }
 
@@ -165,16 +172,27 @@ class HiLo(Method):
         """Return the loss by which the projections of the two heads become independent.
 
         Adversarial: the critic's loss, minus the estimated information; the reversal makes the
-        features minimise that information. Joint: the estimate itself, for critic and features.
-        No other term sees the length of a projection. It must not decide whether the critic can
-        learn, nor be a way for the features to hide from it: hence the common scale.
+        features minimise that information, until the critic cannot tell it from independence.
+        Joint: the estimate itself, for critic and features. No other term sees the length of a
+        projection. It must not decide whether the critic can learn, nor be a way for the features
+        to hide from it: hence the common scale.
         """
-        if self.config.critic_scaled:
+        c = self.config
+        if c.critic_scaled:
             z, domain_z = (F.normalize(x, dim=1) * x.shape[1] ** 0.5 for x in (z, domain_z))
-        if self.config.critic_update == "joint":
-            return js_mutual_information(self.critic(z, domain_z))
-        scores = self.critic(reverse_gradient(z), reverse_gradient(domain_z))
-        return -js_mutual_information(scores)
+        if c.critic_update == "joint":
+            return js_mutual_information(self._scores(z, domain_z))
+        hidden = [reverse_gradient(x) for x in (z, domain_z)]
+        estimate = js_mutual_information(self._scores(*hidden))
+        fooled = estimate.detach() < INDEPENDENT
+        for x in hidden:
+            if x.requires_grad:
+                x.register_hook(lambda grad: grad.masked_fill(fooled, 0.0))
+        return -estimate
+
+    def _scores(self, z: Tensor, domain_z: Tensor) -> Tensor:
+        scores, limit = self.critic(z, domain_z), self.config.critic_limit
+        return scores if limit is None else limit * torch.tanh(scores / limit)
 
     def classify(self, features: Tensor) -> Tensor:
         return self.semantic.classifier(features) / self.config.student_temp

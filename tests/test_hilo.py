@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 
@@ -193,16 +194,24 @@ def test_the_released_information_equals_the_reference(golden):
         torch.testing.assert_close(grad, mi[name], rtol=1e-6, atol=1e-9)
 
 
-def test_the_critic_raises_the_estimate_that_the_features_lower():
+@pytest.mark.parametrize("fooled", [False, True])
+def test_the_critic_raises_the_estimate_that_the_features_lower_until_they_fool_it(fooled):
     hilo = bench().model.method
     z, domain_z = (torch.randn(6, 8, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
     inputs = [z.requires_grad_(), domain_z.requires_grad_()]
     critic = list(hilo.critic.parameters())
-    scaled = (x / x.square().mean(1, keepdim=True).sqrt() for x in inputs)
-    estimate = js_mutual_information(hilo.critic(*scaled))
-    rising = torch.autograd.grad(estimate, inputs + critic)
+    scaled = [x / x.square().mean(1, keepdim=True).sqrt() for x in inputs]
+
+    def estimate():
+        return js_mutual_information(5 * torch.tanh(hilo.critic(*scaled) / 5))
+
+    if bool(estimate() < -2 * math.log(2)) != fooled:  # the opposite scores are as wrong as right
+        with torch.no_grad():
+            critic[-2].neg_()
+    rising = torch.autograd.grad(estimate(), inputs + critic)
     used = torch.autograd.grad(hilo.information(z, domain_z), inputs + critic)
-    signs = [1.0, 1.0] + [-1.0] * len(critic)  # descent on the term: features down, critic up
+    signs = [1.0 - fooled] * 2 + [-1.0] * len(critic)  # descent: features down, critic up
+    assert all(grad.any() for grad in rising[:2])
     for grad, reference, sign in zip(used, rising, signs, strict=True):
         torch.testing.assert_close(grad, sign * reference)
 
