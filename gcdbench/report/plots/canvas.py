@@ -82,6 +82,8 @@ def horizontal_grid(axes: Iterable[Axes]) -> None:
 def write(figure: Figure, path: Path) -> list[Path]:
     """Write a figure as PNG and PDF beside each other; the same figure gives the same bytes."""
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every table of a font
+    with drawing():
+        figure.draw_without_rendering()  # the layout leaves room for the ticks of its last pass
     paths = []
     for suffix, metadata in ((".png", {"Software": None}), (".pdf", {"CreationDate": None})):
         buffer = io.BytesIO()
