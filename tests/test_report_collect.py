@@ -94,7 +94,7 @@ def test_a_record_of_other_settings_is_stale_and_says_why(cells, tmp_path):
     assert found.records == []
     (left_out,) = found.left_out
     assert left_out.kind == "stale"
-    assert "train.lr 0.01 instead of 0.1" in left_out.reason
+    assert f"train.lr 0.01 instead of {cells[0].train.lr}" in left_out.reason
 
 
 def test_a_record_of_other_code_is_stale_and_says_why(cells, tmp_path):
@@ -179,14 +179,15 @@ def test_predictions_must_be_whole_and_give_the_recorded_accuracy(cells, tmp_pat
 
 
 def test_records_that_differ_in_one_setting_only_are_put_side_by_side(cells, tmp_path):
-    for rate in (0.1, 0.01, 0.001):
+    usual = cells[0].train.lr
+    for rate in (usual, 0.01, 0.001):
         request = dataclasses.replace(REQUEST, assignments={"train": {"lr": rate}})
         write(tmp_path, make_cells(request)[0])
     both = {"train": {"lr": 0.5, "momentum": 0.1}}
     write(tmp_path, make_cells(dataclasses.replace(REQUEST, assignments=both))[0])
     varied = collect_varied(REQUEST, tmp_path, "train.lr")
-    assert sorted(varied.table["value"].unique()) == [0.001, 0.01, 0.1]
-    assert set(varied.defaults.values()) == {0.1}
+    assert sorted(varied.table["value"].unique()) == [0.001, 0.01, usual]
+    assert set(varied.defaults.values()) == {usual}
     figure = sensitivity(varied)
     assert [axis.get_xscale() for axis in figure.axes] == ["log", "log"]
     with pytest.raises(NothingToDraw, match=r"differ in no value of train\.momentum"):

@@ -14,6 +14,7 @@ import pytest
 from gcdbench import records
 from gcdbench.cli import main
 from gcdbench.errors import UserError
+from gcdbench.plan import Request, make_cells
 from gcdbench.report import published
 from gcdbench.reproduce.render import markdown, to_csv
 from gcdbench.reproduce.results import columns_of, gather
@@ -260,8 +261,9 @@ def test_a_table_of_ones_own_is_given_by_its_file(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(MINE)
     cells = plan(str(path)).cells.values()
+    (usual, *_) = make_cells(Request("drawshift", ("simgcd",)))
     assert [(c.dataset, c.seed, c.train.lr) for c in cells] == [
-        ("line+color", 7, 0.1),
+        ("line+color", 7, usual.train.lr),
         ("line+color", 7, 0.3),
     ]
     assert [c.label for c in cells][1] == "simgcd (b) on line+color, seed 7"
