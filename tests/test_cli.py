@@ -113,9 +113,9 @@ def test_a_misspelt_word_gets_the_nearest_one(words, sentence, capsys):
 @pytest.mark.parametrize(
     "words", [["list", what] for what in ("methods", "suites", "datasets")] + [["--help"]]
 )
-def test_listing_takes_less_than_half_a_second_and_no_torch(words):
+def test_listing_imports_nothing_heavy(words):
     code = (
-        "import sys, time\n"
+        "import sys\n"
         "from gcdbench.cli import main\n"
         "try:\n"
         f"    main({words!r})\n"
@@ -123,7 +123,6 @@ def test_listing_takes_less_than_half_a_second_and_no_torch(words):
         "    pass\n"
         "heavy = {'torch', 'pandas', 'matplotlib', 'scipy'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
-        "assert time.process_time() < 0.5, time.process_time()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 

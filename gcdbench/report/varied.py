@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ class Varied:
     """Records by the value of a setting."""
 
     setting: str  # as ``--set`` names it
-    defaults: Mapping[str, Any]  # the value that the request itself gives it, by dataset
+    defaults: Mapping[str, Any]  # the value that the request gives all methods, by dataset
     table: pd.DataFrame  # as of a collection, with a column ``value``
 
 
@@ -38,8 +38,15 @@ def collect_varied(request: Request, results: Path, setting: str) -> Varied:
             tables.append(tidy([record]).assign(value=value))
     if not tables:
         raise UserError(f"sensitivity: no record of these cells was found in {results}")
-    defaults = {c.dataset: _value(c.settings(), _facts(c), path) for c in cells.values()}
-    return Varied(setting, defaults, pd.concat(tables, ignore_index=True))
+    return Varied(setting, _defaults(cells.values(), path), pd.concat(tables, ignore_index=True))
+
+
+def _defaults(cells: Iterable[Cell], path: str) -> dict[str, Any]:
+    """Return the value of a setting by dataset, where the methods have one in common."""
+    found: dict[str, set[Any]] = {}
+    for cell in cells:
+        found.setdefault(cell.dataset, set()).add(_value(cell.settings(), _facts(cell), path))
+    return {dataset: values.pop() for dataset, values in found.items() if len(values) == 1}
 
 
 def _facts(cell: Cell) -> dict[str, Any]:
