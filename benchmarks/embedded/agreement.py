@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,8 @@ def paper_accuracies(name: str, role: str) -> pd.DataFrame:
 def measured(folder: Path, role: str) -> dict[str, pd.DataFrame]:
     """Return All (seeds, methods) of every recorded dataset, of the seeds that all methods have."""
     sound = [record for _, record in records.read_all(folder) if isinstance(record, dict)]
+    if not sound:
+        return {}
     table = statistics.scores(tidy(sound), role=role).reindex(columns=METHODS).dropna()
     return {str(name): rows for name, rows in table.groupby(level="dataset", sort=False)}
 
@@ -72,21 +75,21 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("records", type=Path, help="folder with records")
     args = parser.parse_args(argv)
+    ours = {role: measured(args.records, role) for role in ("source", "shifted")}
+    if not ours["source"]:
+        sys.exit(f"{args.records}: no seed of any dataset has records of all of {METHODS}")
     columns: dict[str, dict[str, str]] = {}
-    for name, title in PAPER.items():
-        for role in ("source", "shifted"):
-            paper = paper_accuracies(name, role)
-            seeds = {
-                d: x[paper.columns].to_numpy() for d, x in measured(args.records, role).items()
-            }
-            groups = {d: [x] for d, x in seeds.items()} | {"mean": list(seeds.values())}
-            columns[f"{title}, {role}"] = {
-                dataset: "{:+.2f} ({:+.2f} to {:+.2f})".format(*agreement(x, paper.to_numpy()))
-                for dataset, x in groups.items()
-            }
+    for (name, title), (role, datasets) in product(PAPER.items(), ours.items()):
+        paper = paper_accuracies(name, role)
+        seeds = {dataset: x[paper.columns].to_numpy() for dataset, x in datasets.items()}
+        groups = {dataset: [x] for dataset, x in seeds.items()} | {"mean": list(seeds.values())}
+        columns[f"{title}, {role}"] = {
+            dataset: "{:+.2f} ({:+.2f} to {:+.2f})".format(*agreement(x, paper.to_numpy()))
+            for dataset, x in groups.items()
+        }
     table = [["dataset", *columns], ["---"] + ["---:"] * len(columns)]
-    datasets = next(iter(columns.values()))
-    table += [[name, *(column[name] for column in columns.values())] for name in datasets]
+    rows = next(iter(columns.values()))
+    table += [[name, *(column[name] for column in columns.values())] for name in rows]
     sys.stdout.write("".join(f"| {' | '.join(row)} |\n" for row in table))
 
 
