@@ -9,11 +9,16 @@ from __future__ import annotations
 import argparse
 import difflib
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+# Before numpy is imported: many threads are torch's business. Those that BLAS starts for numpy and
+# scipy besides get in their way; corrupting an image takes fifty times as long.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from gcdbench import __version__, completion, registry, tools
 from gcdbench.config import parse_assignments

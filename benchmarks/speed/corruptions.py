@@ -23,12 +23,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+os.environ.update(ONE_THREAD)  # numpy reads them when it is imported
+
 import numpy as np
 
 from gcdbench.data.corruptions import CORRUPTIONS, SEVERITIES, corrupt
 
 WORKER = Path(__file__).parent / "reference" / "corruptions.py"
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 CALLS = 3
 Competitor = Callable[[str, int], list[float]]  # runs a variant, returns CPU milliseconds
 
@@ -54,7 +56,6 @@ def reference(image: np.ndarray, python: str | None) -> Iterator[Competitor]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | ONE_THREAD,
         )
         with process:
             yield lambda *variant: [ask(process, *variant) for _ in range(CALLS)]
@@ -123,5 +124,4 @@ def summarise(statistic: str, times: np.ndarray) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.update(ONE_THREAD)
     main()

@@ -13,11 +13,14 @@ writes: with ``--size 0`` (the size of the dataset's own files) and by default (
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as the command line does
 
 import numpy as np
 import torch
