@@ -89,7 +89,10 @@ class Composed(nn.Module):
         terms = dict(step.terms)
         if self.auxiliary is not None:
             logits = self.classify(step.features)
-            terms["auxiliary"] = cross_entropy_on(logits, batch.per_view(batch.labels))
+            soft = None if batch.targets is None else batch.per_view(batch.targets)
+            terms["auxiliary"] = cross_entropy_on(
+                logits, batch.per_view(batch.labels), targets=soft
+            )
             step = replace(step, logits=logits)
         for name, layer in zip(self.techniques, self.layers(), strict=True):
             added = layer.terms(self, batch, step, clock)

@@ -101,10 +101,11 @@ class Bench:
             self.batch(self.mixed_rows() if rows is None else rows), self.clock()
         )
 
-    def update(self) -> Step:
-        """Make one training step."""
-        batch = self.batch(self.mixed_rows())
-        step = self.model.step(batch, self.clock())
+    def update(self, rows: Tensor | None = None, *, half: bool = False) -> Step:
+        """Make one training step, with mixed precision if ``half``."""
+        batch = self.batch(self.mixed_rows() if rows is None else rows)
+        with torch.autocast("cpu", torch.float16, enabled=half):
+            step = self.model.step(batch, self.clock())
         self.optimizer.zero_grad()
         step.loss.backward()
         self.optimizer.step()
@@ -142,15 +143,17 @@ def check_odd_batches(make: Callable[[], Bench]) -> None:
         "a batch of one unlabelled row": rows[bench.labels < 0][:1],
     }
     for name, chosen in odd.items():
-        step = bench.loss(chosen)
-        _require_finite(step, name)
-        bench.model.zero_grad()
-        step.loss.backward()
-        for parameter_name, parameter in bench.model.named_parameters():
-            if parameter.grad is not None and not parameter.grad.isfinite().all():
-                raise ContractError(
-                    f"{name} gives a gradient of {parameter_name} that is not finite"
-                )
+        _require_finite(bench.update(chosen), name)
+        _require_finite_gradients(bench, name)
+
+
+def check_mixed_precision(make: Callable[[], Bench]) -> None:
+    """Terms and gradients are finite where matrix products are made in half precision."""
+    bench, what = make(), "a batch in mixed precision"
+    bench.begin()
+    for _ in range(STEPS):
+        _require_finite(bench.update(half=True), what)
+        _require_finite_gradients(bench, what)
 
 
 def check_gradients(make: Callable[[], Bench]) -> None:
@@ -269,6 +272,7 @@ def check_batch_is_left_alone(make: Callable[[], Bench]) -> None:
 CHECKS = (
     check_terms_are_finite,
     check_odd_batches,
+    check_mixed_precision,
     check_gradients,
     check_row_order,
     check_determinism,
@@ -285,3 +289,9 @@ def _require_finite(step: Step, what: str) -> None:
         if term.ndim or not term.isfinite():
             value = "a tensor" if term.ndim else f"{term.item()}"
             raise ContractError(f"{what} gives term {name!r} = {value}; expected a finite scalar")
+
+
+def _require_finite_gradients(bench: Bench, what: str) -> None:
+    for name, parameter in bench.model.named_parameters():
+        if parameter.grad is not None and not parameter.grad.isfinite().all():
+            raise ContractError(f"{what} gives a gradient of {name} that is not finite")

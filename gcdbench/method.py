@@ -152,6 +152,7 @@ class Step:
     logits: Tensor | None = None  # (V*B, K), scaled so that softmax is the posterior
     per_sample: Tensor | None = None  # (B,) loss of each image where the method can tell
     recording: Recording = field(default_factory=Recording)  # if a technique requires attention
+    embeddings: Tensor | None = None  # (V*B, e) where ``after_step`` remembers them
 
     @property
     def loss(self) -> Tensor:

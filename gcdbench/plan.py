@@ -251,6 +251,7 @@ def _cell(request: Request, suite: Suite, dataset: str, spelling: Spelling) -> C
             build(
                 registry.face("technique", name).config,
                 merge(
+                    _inherited_preset(face, method, name),
                     *(layer.get("techniques", {}).get(name, {}) for layer in layers),
                     given.get(name, {}),
                 ),
@@ -274,6 +275,15 @@ def _cell(request: Request, suite: Suite, dataset: str, spelling: Spelling) -> C
         technique_configs=techniques,
         data_root=request.data_root,
     )
+
+
+def _inherited_preset(
+    face: registry.Face, method: Mapping[str, Any], technique: str
+) -> dict[str, Any]:
+    """Return the preset that a method hands on to a technique of its own that has one so named."""
+    presets = getattr(registry.face("technique", technique).config, "presets", {})
+    own = technique in face.constants.get("techniques", ())
+    return {"preset": method["preset"]} if own and method.get("preset") in presets else {}
 
 
 # what --quick lays over any suite: the same cells, tiny

@@ -61,11 +61,13 @@ class HiLo(Method):
         critic_update: Literal["adversarial", "joint"] = "adversarial"  # ours; released: joint
         critic_scaled: bool = True  # ours: every projection at length sqrt(e); released: as it is
         critic_limit: float | None = 5.0  # of its scores, ours; released: none needed
+        stop_at_independence: bool = True  # ours: features that fool the critic gain nothing more
         critic_dim: int = 512  # hidden width of the perceptron, ours; no source gives one
         information_weight: float = 1.0  # paper and released
         domain_entropy_weight: float = 0.1  # paper and released
         kmeans_init: int = 10  # restarts, released
         kmeans_iter: int = 10  # released
+        kmeans_tol: float = 0.0  # ours: projections have no scale of their own; released: 1e-4
         sup_weight: float = 0.35  # released, as in SimGCD; the paper has it the other way round
         entropy_weight: float = 2.0  # released; the paper's 0.1 fits the domain head only
         student_temp: float = 0.1  # paper and released
@@ -84,6 +86,7 @@ class HiLo(Method):
                 "critic_update": "joint",
                 "critic_scaled": False,
                 "critic_limit": None,
+                "kmeans_tol": 1e-4,
             },
         }
 
@@ -159,7 +162,7 @@ class HiLo(Method):
             seed=clock.generator("domains").initial_seed() % 2**32,
             n_init=c.kmeans_init,
             max_iter=c.kmeans_iter,
-            tol=0.0,  # projections have no scale of their own
+            tol=c.kmeans_tol,
             device="cpu",  # a hundred tiny steps: faster than their launches on an accelerator
         )
         if c.align_clusters:
@@ -184,10 +187,11 @@ class HiLo(Method):
             return js_mutual_information(self._scores(z, domain_z))
         hidden = [reverse_gradient(x) for x in (z, domain_z)]
         estimate = js_mutual_information(self._scores(*hidden))
-        fooled = estimate.detach() < INDEPENDENT
-        for x in hidden:
-            if x.requires_grad:
-                x.register_hook(lambda grad: grad.masked_fill(fooled, 0.0))
+        if c.stop_at_independence:
+            fooled = estimate.detach() < INDEPENDENT
+            for x in hidden:
+                if x.requires_grad:
+                    x.register_hook(lambda grad: grad.masked_fill(fooled, 0.0))
         return -estimate
 
     def _scores(self, z: Tensor, domain_z: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ views are rows of the batch; the memory is cut to the size of the task; the imag
 from being its neighbour, and no other image; transport runs until it has converged. Images that are
 rejected at the end are clustered by spherical k-means into the new classes (the authors cluster
 those that are private by their true labels). Queries outside of the training images are transported
-by themselves and join these clusters.
+by themselves and join these clusters. Momentum is plain and the learning rate follows the cosine of
+all methods; the authors use Nesterov's and let the rate fall as (1 + 10 t)^-0.75.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class UniOT(Method):
             "private": c.target_weight * private,
             "common": c.target_weight * common,
         }
-        return Step(terms, features)
+        return Step(terms, features, embeddings=n.detach())
 
     def _common_class_loss(self, target: Tensor, generator: Generator) -> Tensor:
         """Classify the target images that transport assigns to an old class."""
@@ -171,7 +172,8 @@ class UniOT(Method):
         self.known.normalise_()
         self.clusters.normalise_()
         rows = target_rows(batch.labels, batch.index)
-        self.queue.push(self.embed(step.features[rows]), batch.index[rows])
+        assert step.embeddings is not None
+        self.queue.push(step.embeddings[rows], batch.index[rows])
 
     def param_groups(self) -> list[tuple[list[nn.Parameter], float]]:
         backbone = [p for p in self.backbone.parameters() if p.requires_grad]

@@ -45,7 +45,7 @@ class UNO(Method):
     class Config:
         heads: int = 4  # of each kind, released scripts; the default there is 5
         over_factor: int = 3  # clusters per new class in the over-clustering heads, released
-        assign_to: Literal["all", "new"] = "all"  # UNO+; "new" is UNO, for images of new classes
+        assign_to: Literal["all", "new"] = "all"  # UNO+, HiLo paper; "new": UNO's own
         temperature: float = 0.1  # paper and released
         epsilon: float = 0.05  # of the assignment, paper and released
         iterations: int = 3  # of the assignment, paper and released

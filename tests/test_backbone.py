@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import argparse
+
 import pytest
 import timm
 import torch
@@ -105,7 +107,14 @@ def test_hooks_see_every_block_and_end_with_the_context(images):
 
 
 def original_dino_layout(state):
-    return {"teacher": {f"module.backbone.{k}": v for k, v in state.items()}}
+    """Return a checkpoint of a whole run, as DINO's training writes it."""
+    return {
+        "student": {f"module.backbone.{k}": 0 * v for k, v in state.items()},
+        "teacher": {f"backbone.{k}": v for k, v in state.items()}
+        | {"head.last_layer.weight_g": torch.ones(3)},
+        "epoch": 100,
+        "args": argparse.Namespace(arch="vit_tiny", patch_size=16),
+    }
 
 
 def test_local_weights_load_from_all_layouts(tmp_path):
@@ -113,8 +122,9 @@ def test_local_weights_load_from_all_layouts(tmp_path):
     state = vit.state_dict()
     save_file(state, tmp_path / "timm.safetensors")
     torch.save(original_dino_layout(state), tmp_path / "dino.pth")
+    torch.save(state, tmp_path / "dino_backbone_only.pth")
     torch.save({"state_dict": state}, tmp_path / "timm.pth")
-    for file in ("timm.safetensors", "dino.pth", "timm.pth"):
+    for file in ("timm.safetensors", "dino.pth", "dino_backbone_only.pth", "timm.pth"):
         config = BackboneConfig("vit_tiny_patch16_224", weights=str(tmp_path / file))
         loaded = load_backbone(config)
         assert isinstance(loaded, Backbone)
@@ -131,6 +141,19 @@ def test_a_transformer_for_images_of_any_size_gives_patches_in_a_row(tmp_path):
     assert backbone.patches(images).ndim == 3
     expected = vit.forward_features(backbone.normalise(images))[:, 0]
     torch.testing.assert_close(backbone(images).cls, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_dinov2_takes_weights_of_its_own_image_size_at_224_pixels(tmp_path):
+    name = "vit_small_patch14_dinov2.lvd142m"
+    state = timm.create_model(name, num_classes=0).state_dict()  # positions for 518 pixels
+    assert state["pos_embed"].shape[1] == 1 + 37**2
+    torch.save({**state, "mask_token": torch.zeros(1, 384)}, tmp_path / "dinov2.pth")
+    backbone = load_backbone(BackboneConfig(name, weights=str(tmp_path / "dinov2.pth")))
+    assert backbone.image_size == 224
+    assert backbone.vit.pos_embed.shape[1] == 1 + 16**2
+    assert torch.equal(backbone.vit.cls_token, state["cls_token"])
+    with torch.no_grad():
+        assert backbone(torch.zeros(1, 3, 224, 224)).cls.shape == (1, 384)
 
 
 class Malicious:

@@ -25,6 +25,14 @@ def test_a_method_keeps_the_contract(name, check):
     check(lambda: Bench(spelling, configs))
 
 
+@pytest.mark.parametrize("kind", ["method", "technique"])
+def test_every_default_names_its_source(kind):
+    sources = ("paper", "released", "our", "official")
+    for name, face in registry.faces(kind).items():
+        for field, note in face.notes.items():
+            assert field == "presets" or any(word in note for word in sources), f"{name}.{field}"
+
+
 def test_no_shipped_plugin_is_broken():
     assert {kind: registry.broken(kind) for kind in registry.KINDS} == {
         "method": {},

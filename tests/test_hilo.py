@@ -18,11 +18,12 @@ from gcdbench.errors import UserError
 from gcdbench.method import Batch, Clock, Task
 from gcdbench.mutual_information import js_mutual_information
 from gcdbench.nn.backbone import Backbone
-from gcdbench.plan import Spelling
+from gcdbench.plan import Request, Spelling, make_cells
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = {"hidden_dim": 16, "projection_dim": 8, "critic_dim": 8}
 BARE = Spelling.parse("hilo-patchmix-curriculum")
+DATASET = {"cifar10-c": "cifar10-c", "drawshift": "line+solid"}  # by suite
 EPOCH_10 = Clock(epoch=10, step=10, epochs=200, steps_per_epoch=1, seed=0)
 
 
@@ -140,15 +141,30 @@ def test_the_plan_resolves_a_preset_without_importing_the_method():
     assert "presets" not in plain(face.config())
 
 
-def test_every_default_names_its_source():
-    sources = ("paper", "released", "ours")
-    for name in ("hilo",):
-        notes = registry.face("method", name).notes
-        assert [f for f, note in notes.items() if f != "presets" and not named(note, sources)] == []
+def test_both_features_are_those_of_the_reference(golden):
+    expected = part(golden[0], "vit/")
+    backbone = golden_hilo(golden[0]).backbone
+    with backbone.recording() as recording:
+        encoded = backbone(expected["images"])
+    torch.testing.assert_close(recording.patches, expected["patch_tokens"])
+    torch.testing.assert_close(encoded.taps[1], expected["cls_after_block1_then_final_norm"])
+    torch.testing.assert_close(encoded.cls, expected["cls_after_block12_then_final_norm"])
+    attention = recording.attention.mean((0, 2))
+    torch.testing.assert_close(attention, expected["cls_attention_mean_layers_heads"])
 
 
-def named(note, sources):
-    return any(source in note for source in sources)
+def test_a_preset_reaches_the_techniques_that_come_with_the_method():
+    def presets(suite, **given):
+        (cell,) = make_cells(Request(suite, ("hilo",), (DATASET[suite],), assignments=given))
+        return {name: config["preset"] for name, config in cell.technique_configs.items()}
+
+    released = {"hilo": {"preset": "released"}}
+    assert presets("cifar10-c") == {"patchmix": "paper", "curriculum": "ssb-c"}
+    assert presets("cifar10-c", **released) == dict.fromkeys(("patchmix", "curriculum"), "released")
+    # what a suite or a user sets for a technique itself stands
+    assert presets("drawshift", **released) == {"patchmix": "released", "curriculum": "domainnet"}
+    mixed = presets("cifar10-c", **released, patchmix={"preset": "paper"})
+    assert mixed == {"patchmix": "paper", "curriculum": "released"}
 
 
 def test_the_semantic_terms_equal_the_reference(golden):

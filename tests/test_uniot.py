@@ -156,6 +156,8 @@ def test_after_a_step_prototypes_have_length_one_and_the_memory_knows_the_batch(
     with torch.no_grad():
         method.known.weight.mul_(3)
         method.clusters.weight.mul_(0.2)
+        for weight in method.projector.parameters():
+            weight.zero_()  # what is remembered was seen by the step, before the update
     method.after_step(batch, step, FIRST)
     for weight in (method.known.weight, method.clusters.weight):
         torch.testing.assert_close(weight.norm(dim=1), torch.ones(len(weight)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import timm
 import torch
 from safetensors.torch import load_file
 from timm.data import resolve_model_data_config
-from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 from torch import Tensor
 
 from gcdbench.errors import UserError
@@ -26,7 +27,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
         vit, data = embedded.build_embedded(), _embedded_data()
     else:
         vit = _timm_vit(config)
-        data = resolve_model_data_config(vit)
+        data = resolve_model_data_config(vit) | {"input_size": vit.patch_embed.img_size}
     if config.weights is not None:
         _load_file(vit, Path(config.weights))
     vit.eval()
@@ -41,7 +42,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
 
 def _embedded_data() -> dict:
     size = embedded.IMAGE_SIZE
-    return {"mean": embedded.MEAN, "std": embedded.STD, "input_size": (3, size, size)}
+    return {"mean": embedded.MEAN, "std": embedded.STD, "input_size": (size, size)}
 
 
 def _timm_vit(config: BackboneConfig) -> VisionTransformer:
@@ -69,9 +70,13 @@ def _timm_vit(config: BackboneConfig) -> VisionTransformer:
 
 
 def _load_file(vit: VisionTransformer, path: Path) -> None:
-    """Load a local checkpoint: safetensors, timm's own, or the original DINO layout."""
-    state = _strip(_read(path))
-    wanted = vit.state_dict()
+    """Load a local checkpoint: safetensors, timm's own, or the original DINO layouts.
+
+    Positions that were learnt for another image size are resampled, as timm does it.
+    """
+    state, wanted = _strip(_read(path)), vit.state_dict()
+    if "pos_embed" in state and state["pos_embed"].ndim == 3:
+        state = checkpoint_filter_fn(state, vit)
     state = {key: value for key, value in state.items() if not key.startswith(("head.", "fc."))}
     missing = sorted(set(wanted) - set(state))
     wrong = [k for k in wanted if k in state and state[k].shape != wanted[k].shape]
@@ -88,7 +93,9 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        # DINO's checkpoints of a whole run hold their command line
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # pickle, zip and header errors all mean: not a weights file
         raise UserError(f"{path}: cannot be read as weights ({type(error).__name__})") from error
     for key in ("teacher", "student", "state_dict", "model"):

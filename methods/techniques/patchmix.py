@@ -50,9 +50,7 @@ class PatchMix(Technique):
         learn_weights: bool = False  # ours; released learns them, but a weight of a loss only falls
         concentration: float = 1.3132616875182228  # both of the Beta: ln(1 + e), paper
         learn_concentration: bool = False  # paper; released, at the cost of a trunk with gradients
-        pairing: Literal["images", "stacks"] = (
-            "images"  # paper; released pairs rows of unlike views
-        )
+        pairing: Literal["images", "stacks"] = "images"  # paper; released: rows of unlike views
         attention: Literal["normalised", "softmax"] = "normalised"  # ours; released: nearly uniform
         target_attention: bool = True  # paper; released takes the unlabelled patches as equal
         weigh_contrast: bool = True  # anchors by alpha: paper; in released alpha cancels
