@@ -50,6 +50,13 @@ class Recipe:
                 raise UserError(f"severity {severity}: there are 1, 2, 3, 4 and 5")
         if not self.corruptions or not self.severities:
             raise UserError("corrupted images need at least one corruption and one severity")
+        if len(set(self.variants)) < len(self.variants):
+            raise UserError("a corruption or a severity is named twice; name each of them once")
+        if self.size < 0 or not 0 <= self.jpeg_quality <= 95:
+            raise UserError(
+                f"corruption_size {self.size}, jpeg_quality {self.jpeg_quality}: expected a number "
+                "of pixels (0: the stored size) and a quality from 1 to 95 (0: no JPEG)"
+            )
 
     @classmethod
     def of(cls, config: Any, root: Path | None) -> Recipe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,8 @@ from PIL import Image
 
 from gcdbench.data.images import FileImages, Images
 from gcdbench.layout import PACKAGE
+
+log = logging.getLogger(__name__)
 
 
 class PixelCache:
@@ -35,12 +38,23 @@ class PixelCache:
             return np.load(path)
         except (OSError, ValueError, EOFError):  # not there yet, or cut off by a full disk
             pixels = images.resized(row, size)
+        try:
+            self._write(path, pixels)
+        except OSError as error:
+            _warn_once(self.folder, error.strerror or str(error))
+        return pixels
+
+    @staticmethod
+    def _write(path: Path, pixels: np.ndarray) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        with part.open("wb") as file:
-            np.save(file, pixels)
-        part.replace(path)
-        return pixels
+        try:
+            with part.open("wb") as file:
+                np.save(file, pixels)
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
 
     def _path(self, images: FileImages, row: int, size: int) -> Path:
         words = (images.ids[row], size, images.stamp(row), making())
@@ -65,6 +79,11 @@ class _CachedImages(Images):
 
     def stamp(self, row: int) -> str:
         return self.images.stamp(row)
+
+
+@cache
+def _warn_once(folder: Path, reason: str) -> None:
+    log.warning("images are not cached, %s cannot be written: %s", folder, reason)
 
 
 @cache

@@ -164,7 +164,7 @@ class Source(ABC):
                 more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
                 near = near or f"{folder} lacks {missing[0]}{more}"
         expected = self.root / self.folders[0] / needed[0]
-        found = near or f"expected {expected}"
+        found = near or f"expected {expected}, {_listing(self.root)}"
         raise UserError(f"{self.title} is not there: {found} ({help_})")
 
     def compare(self, **found: int) -> None:
@@ -175,3 +175,12 @@ class Source(ABC):
                     "%s: %d images in %s instead of %d ('gcdbench data verify %s' says more)",
                     *(self.title, number, part, self.expected[part], self.plugin),
                 )
+
+
+def _listing(folder: Path) -> str:
+    """Say what is in a folder, for a message about what is not."""
+    if not folder.is_dir():
+        return f"but {folder} is {'no folder' if folder.exists() else 'not there'}"
+    names = sorted(path.name for path in folder.iterdir())
+    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return f"found {shown} in {folder}" if names else f"{folder} is empty"
