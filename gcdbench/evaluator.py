@@ -49,7 +49,7 @@ class Sweeper:
         images = problem.images
         self.wanted = Wanted(
             title=f"{len(self.rows):,} evaluation images of {problem.name}",
-            key=("centre crop", digest(*(images.ids[row] for row in self.rows)), trunk_key),
+            key=("centre crop", precision, digest(*(images.ids[r] for r in self.rows)), trunk_key),
             sizes=tuple(map(len, self._parts)),
             shape=packed_shape(backbone, device, "tokens"),
             dtype=getattr(torch, precision),

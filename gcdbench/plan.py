@@ -191,14 +191,23 @@ class Cell:
         return {
             "problem": self.problem().fingerprint,
             "weights": weights_hash(self.backbone),
-            "code": code_hash(self.spelling),
+            "code": code_hash(self.spelling, self.source),
         }
 
     @cached_property
     def key(self) -> str:
         """Hash of all that can change the cell's numbers."""
-        parts = {"settings": self.settings(), "fingerprints": self.fingerprints()}
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        return key_of(self.settings(), self.fingerprints())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the key behind: another process makes its own, of the code that it runs."""
+        return {name: value for name, value in self.__dict__.items() if name != "key"}
+
+    def check_code(self) -> None:
+        """Raise if the code on disk, which may just have been imported, is not that of the key."""
+        _without_comments.cache_clear()
+        if code_hash.__wrapped__(self.spelling, self.source) != self.fingerprints()["code"]:
+            raise UserError("code has changed since the run was started: start again")
 
 
 def suites() -> dict[str, Path]:
@@ -338,10 +347,16 @@ def file_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
+def key_of(settings: Mapping[str, Any], fingerprints: Mapping[str, str]) -> str:
+    """Return the key of the cell with these settings and fingerprints."""
+    parts = {"settings": settings, "fingerprints": fingerprints}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
 @cache
-def code_hash(spelling: Spelling) -> str:
+def code_hash(spelling: Spelling, source: str) -> str:
     """Return the hash of the code behind a cell: the core's numeric part and its plug-ins."""
-    plugins = [registry.face("method", spelling.method).path]
+    plugins = [registry.face("method", spelling.method).path, registry.face("source", source).path]
     plugins += [registry.face("technique", name).path for name in spelling.techniques]
     digest = hashlib.sha256()
     for name, path in sorted([*_core(), *((p.name, p) for p in plugins)]):

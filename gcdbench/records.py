@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from gcdbench.errors import UserError
-from gcdbench.plan import Cell
+from gcdbench.plan import Cell, key_of
 
 FORMAT = 1
 RECORD = "record.json"
@@ -148,8 +148,14 @@ def read_done(results: Path, cell: Cell, *, since: float = 0.0) -> dict[str, Any
         return record
     if record.get("key") != cell.key:
         return Damaged(path, "belongs to another cell")
-    reason = wrong_predictions(path.parent, record)
+    reason = wrong_key(record) or wrong_predictions(path.parent, record)
     return Damaged(path, reason) if reason else record
+
+
+def wrong_key(record: Mapping[str, Any]) -> str:
+    """Say that a record was filed under the key of another experiment, if it was."""
+    key = key_of(record.get("settings", {}), record.get("fingerprints", {}))
+    return "" if record.get("key") == key else "has the key of other settings or other code"
 
 
 def wrong_predictions(folder: Path, record: Mapping[str, Any]) -> str:

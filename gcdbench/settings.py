@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 # short names of backbones -> names in timm's model registry; any other timm ViT by its own name
 BACKBONES = {
@@ -34,15 +35,16 @@ class TrainConfig:
     eval_every: int = 0  # epochs between evaluations for the learning curve; 0: the last one only
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        _require_at_least(self, 1, "epochs", "batch_size", "draws_per_epoch")
+        _require_at_least(self, 0, "momentum", "weight_decay", "min_lr_share", "warmup_epochs")
+        _require_at_least(self, 0, "eval_every")
         if self.view_bank < 0 or self.view_bank == 1:
             raise ValueError(f"view_bank must be 0 or at least 2, got {self.view_bank}")
-        if self.lr <= 0:
-            raise ValueError(f"lr must be above 0, got {self.lr}")
-        if self.draws_per_epoch is not None and self.draws_per_epoch < 1:
-            raise ValueError(f"draws_per_epoch must be at least 1, got {self.draws_per_epoch}")
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr must be above 0 and finite, got {self.lr}")
+        for name in ("momentum", "min_lr_share"):
+            if getattr(self, name) > 1:
+                raise ValueError(f"{name} must be at most 1, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,7 @@ class TaskConfig:
     def __post_init__(self) -> None:
         if self.num_classes is not None and self.classes == "estimated":
             raise ValueError("num_classes cannot be given and estimated at once")
-        if self.num_classes is not None and self.num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, got {self.num_classes}")
+        _require_at_least(self, 1, "num_classes", "estimate_images")
 
 
 @dataclass(frozen=True)
@@ -67,3 +68,14 @@ class BackboneConfig:
     name: str = "dino-vitb16"  # a key of BACKBONES or any timm vision transformer
     weights: str | None = None  # a local checkpoint file; by default timm's, from its hub
     train_blocks: int = 1  # last blocks that are trained; 1 in the paper and all released codes
+
+    def __post_init__(self) -> None:
+        _require_at_least(self, 0, "train_blocks")
+
+
+def _require_at_least(config: Any, least: int, *names: str) -> None:
+    """Refuse numbers below a limit, and those that are none; None stands for a default."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not least <= value < math.inf:
+            raise ValueError(f"{name} must be at least {least}, got {value}")

@@ -168,6 +168,7 @@ def train(
             terms = loop.end_epoch()
             bar.set_postfix(epoch=epoch + 1, loss=f"{sum(terms.values()):.3f}", refresh=False)
             on_epoch(Progress(epoch, lr, terms, loop.snapshot))
+    check_finite_weights(model)
 
 
 @dataclass
@@ -253,6 +254,15 @@ def tabulate(history: list[dict[str, Tensor]]) -> tuple[list[str], Tensor]:
     zero = next(iter(history[0].values())).new_zeros((), dtype=torch.float32)
     rows = [torch.stack([t[n].float() if n in t else zero for n in names]) for t in history]
     return names, torch.stack(rows).cpu()
+
+
+def check_finite_weights(model: nn.Module) -> None:
+    """Raise if the last update, which no loss has seen, left weights that are not finite."""
+    for name, value in trained_state(model).items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise Diverged(
+                f"{name} is not finite after the last step; a lower train.lr is the usual remedy"
+            )
 
 
 def check_finite(names: list[str], table: Tensor, *, first_step: int) -> None:

@@ -145,6 +145,7 @@ class CellRun:
         number = assumed_classes(cell.task, self.problem, sweep=self.sweeper.sweep, seed=cell.seed)
         self.sweeper.forget()  # the model may ask for more than an estimate needed
         self.model = make_model(cell, self.loader, backbone, num_classes=number).to(device)
+        cell.check_code()  # by now all of it is imported
         self.batches: trainer.Batches
         if config.view_bank and self.model.level != "images":
             bank = (self.model.level, config.view_bank, setting.store, trunk, device)

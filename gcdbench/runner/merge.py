@@ -57,14 +57,15 @@ def sound(
 def _distrust(path: Path, record: Mapping[str, Any] | records.Damaged) -> str:
     if isinstance(record, records.Damaged):
         return record.reason
-    return records.misplaced(path, record) or records.wrong_predictions(path.parent, record)
+    misplaced = records.misplaced(path, record) or records.wrong_key(record)
+    return misplaced or records.wrong_predictions(path.parent, record)
 
 
 def _add(folder: Path, record: Mapping[str, Any], target: Path, merged: Merged) -> None:
     try:
         with journal.locked(target):
             there = records.read_record(target / records.RECORD)
-            if isinstance(there, records.Damaged):
+            if isinstance(there, records.Damaged) or records.wrong_predictions(target, there):
                 _copy(folder, target)
                 merged.copied.append(target)
             elif _known(record, target):
