@@ -9,15 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gcdbench.losses import (
-    cross_entropy_on,
-    info_nce,
-    mean_entropy_deficit,
-    self_distillation,
-    soft_cross_entropy,
-    sup_con,
-    teacher_temperature,
-)
+from gcdbench import registry
+from gcdbench.compose import Composed
+from gcdbench.losses import soft_cross_entropy
+from gcdbench.method import Batch, Clock, Task
+from gcdbench.nn.backbone import Encoded
 from gcdbench.nn.heads import (
     CosineClassifier,
     GCDHead,
@@ -25,6 +21,8 @@ from gcdbench.nn.heads import (
     ProjectionHead,
     Prototypes,
 )
+from gcdbench.settings import TrainConfig
+from gcdbench.trainer import make_optimizer
 from gcdbench.transport import balanced_targets
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -75,58 +73,49 @@ def test_the_head_of_gcd_matches_the_original(golden):
     torch.testing.assert_close(gcd_head(golden)(golden["x"]), golden["gcd_head__out"], **TOLERANCE)
 
 
-def test_three_steps_of_simgcd_match_the_original(golden, scalars):
-    projector, classifier = simgcd_head(golden)
-    parameters = [*projector.parameters(), *classifier.parameters()]
-    optimiser = torch.optim.SGD(
-        [
-            {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": 5e-5},
-            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-        ],
-        lr=0.1,
-        momentum=0.9,
-    )
-    labelled = golden["step_mask_lab"].repeat(2)
-    labels = golden["step_labels"].repeat(2)
-    for expected in scalars["simgcd_steps"]:
-        z, logits = projector(golden["step_feats"]), classifier(golden["step_feats"])
-        temp = teacher_temperature(expected["epoch"], 200)
-        terms = {
-            "cls": cross_entropy_on(logits, labels, labelled, temperature=0.1),
-            "distill": self_distillation(logits, teacher_temp=temp),
-            "memax": mean_entropy_deficit(logits),
-            "contrastive": info_nce(z),
-            "supcon": sup_con(z[labelled], labels[labelled]),
-        }
-        total = 0.65 * (terms["distill"] + 2 * terms["memax"]) + 0.35 * terms["cls"]
-        total = total + 0.65 * terms["contrastive"] + 0.35 * terms["supcon"]
-        measured = {"total": total.item()} | {k: v.item() for k, v in terms.items()}
-        assert measured == pytest.approx({k: expected[k] for k in measured}, rel=1e-5, abs=2e-6)
-        optimiser.zero_grad()
-        total.backward()
-        optimiser.step()
-    mlp, last = original_state(golden, "simgcd_after3")
-    torch.testing.assert_close(dict(projector.state_dict()), mlp, **TOLERANCE)
-    torch.testing.assert_close(dict(classifier.state_dict()), last, **TOLERANCE)
+# names of the terms in the original's output, and their published weights
+ORIGINAL = {
+    **{"distil": "distill", "entropy": "memax", "classify": "cls"},
+    **{"contrast": "contrastive", "sup_contrast": "supcon"},
+}
+WEIGHT = {"distill": 0.65, "memax": 1.3, "cls": 0.35, "contrastive": 0.65, "supcon": 0.35}
 
 
-def test_three_steps_of_gcd_match_the_original(golden, scalars):
-    head = gcd_head(golden)
-    optimiser = torch.optim.SGD(head.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-5)
-    labelled = golden["step_mask_lab"].repeat(2)
-    labels = golden["step_labels"].repeat(2)
-    for expected in scalars["gcd_steps"]:
-        z = head(golden["step_feats"])
-        contrastive, supervised = info_nce(z), sup_con(z[labelled], labels[labelled])
-        total = 0.65 * contrastive + 0.35 * supervised
-        measured = [contrastive.item(), supervised.item(), total.item()]
-        assert measured == pytest.approx(
-            [expected[k] for k in ("contrastive", "supcon", "total")], rel=1e-5
-        )
-        optimiser.zero_grad()
-        total.backward()
-        optimiser.step()
-    for module, state in zip(head.children(), original_state(golden, "gcd_after3"), strict=True):
+class Given(nn.Module):
+    """Stands in for a backbone: the images are their own features."""
+
+    dim = 12
+
+    def forward(self, features):
+        return Encoded(features)
+
+
+@pytest.mark.parametrize(
+    ("name", "widths"),
+    [
+        ("simgcd", {"hidden_dim": 20, "projection_dim": 6}),
+        ("gcd", {"hidden_dim": 20, "bottleneck_dim": 6, "out_dim": 10}),
+    ],
+)
+def test_three_training_steps_match_the_original(golden, scalars, name, widths):
+    labels = torch.where(golden["step_mask_lab"], golden["step_labels"], -1)
+    cls = registry.load("method", name)
+    method = cls(cls.Config(**widths), Task(7, 4, labels, 200, 1, seed=0), Given())
+    modules = list(method.head.children() if name == "gcd" else method.children())[-2:]
+    for module, state in zip(modules, original_state(golden, f"{name}_head"), strict=True):
+        module.load_state_dict(state)
+    optimizer = make_optimizer(Composed(method), TrainConfig(**{"lr": 0.1, **cls.train_defaults}))
+    batch = Batch(golden["step_feats"].unflatten(0, (2, -1)), labels, torch.arange(len(labels)))
+    for expected in scalars[f"{name}_steps"]:
+        step = method.step(batch, Clock(expected.get("epoch", 0), 0, 200, 1, seed=0))
+        assert step.loss.item() == pytest.approx(expected["total"], rel=1e-5, abs=2e-6)
+        measured = {ORIGINAL[name]: term.item() for name, term in step.terms.items()}
+        weighted = {n: WEIGHT[n] * value for n, value in expected.items() if n in WEIGHT}
+        assert measured == pytest.approx(weighted, rel=1e-5, abs=2e-6)
+        optimizer.zero_grad()
+        step.loss.backward()
+        optimizer.step()
+    for module, state in zip(modules, original_state(golden, f"{name}_after3"), strict=True):
         torch.testing.assert_close(dict(module.state_dict()), state, **TOLERANCE)
 
 

@@ -11,16 +11,20 @@ import pytest
 
 from gcdbench import records
 from gcdbench.errors import UserError
+from gcdbench.plan import key_of
 
 PREDICTIONS = {"ink": np.arange(5, dtype=np.int32), "chalk": np.zeros(3, dtype=np.int32)}
 
 
-def content(key: str = "k", **more) -> dict:
+KEY = key_of({}, {})
+
+
+def content(key: str = KEY, **more) -> dict:
     facts = {"key": key, "dataset": "toy", "method": "m", "seed": 0, "sets": {"ink": {"all": 0.5}}}
     return {**facts, "settings": {}, "fingerprints": {}, "timing": {}, "provenance": {}, **more}
 
 
-def cell(key: str = "k", **more) -> SimpleNamespace:
+def cell(key: str = KEY, **more) -> SimpleNamespace:
     facts = {"dataset": "toy", "spelling": SimpleNamespace(text="m"), "seed": 0, "key": key}
     return SimpleNamespace(**{**facts, **more})
 

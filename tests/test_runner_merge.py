@@ -9,14 +9,19 @@ import pytest
 
 from gcdbench import records
 from gcdbench.errors import UserError
+from gcdbench.plan import key_of
 from gcdbench.runner import commands, journal
 from gcdbench.runner.merge import merge
 
+K, L = (key_of({"name": name}, {}) for name in "kl")
 
-def write(results, key: str = "k", accuracy: float = 0.5, **more):
+
+def write(results, name: str = "k", accuracy: float = 0.5, **more):
     """Write a record where it belongs."""
+    settings = {"name": name}
+    key = key_of(settings, {})
     record = {
-        **{"key": key, "dataset": "toy", "method": "m", "seed": 0, "settings": {}},
+        **{"key": key, "dataset": "toy", "method": "m", "seed": 0, "settings": settings},
         **{"sets": {"ink": {"all": accuracy}}, "fingerprints": {}},
         **{"timing": {"wall_seconds": 1.0}, "provenance": {"platform": str(results)}, **more},
     }
@@ -34,9 +39,9 @@ def test_records_of_two_machines_come_together(tmp_path):
     write(tmp_path / "a", "k", 0.1)
     write(tmp_path / "b", "l", 0.2)
     merged = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all")
-    assert accuracies(tmp_path / "all") == {"k": 0.1, "l": 0.2}
+    assert accuracies(tmp_path / "all") == {K: 0.1, L: 0.2}
     assert len(merged.copied) == 2
-    assert (tmp_path / "all/toy/m/seed0-k" / journal.LOG).exists()
+    assert (tmp_path / f"all/toy/m/seed0-{K}" / journal.LOG).exists()
 
 
 def test_the_same_numbers_from_two_machines_are_one_record(tmp_path):
@@ -52,8 +57,8 @@ def test_other_numbers_under_one_key_are_kept_beside_and_only_once(tmp_path):
     for expected in (1, 0):
         merged = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all")
         assert len(merged.beside) == expected
-    assert accuracies(tmp_path / "all") == {"k": 0.1}
-    folder = tmp_path / "all/toy/m/seed0-k"
+    assert accuracies(tmp_path / "all") == {K: 0.1}
+    folder = tmp_path / f"all/toy/m/seed0-{K}"
     kept = records.read_record(folder / "previous-1/record.json")
     assert kept["sets"]["ink"]["all"] == 0.2
     assert records.wrong_predictions(folder / "previous-1", kept) == ""
@@ -81,13 +86,13 @@ def test_a_damaged_record_is_replaced_by_a_sound_one_and_kept(tmp_path):
     write(tmp_path / "a", accuracy=0.1)
     (write(tmp_path / "all", accuracy=0.1) / "record.json").write_text("{")
     merge([tmp_path / "a"], tmp_path / "all")
-    assert accuracies(tmp_path / "all") == {"k": 0.1}
-    assert (tmp_path / "all/toy/m/seed0-k/previous-1/record.json").read_text() == "{"
+    assert accuracies(tmp_path / "all") == {K: 0.1}
+    assert (tmp_path / f"all/toy/m/seed0-{K}/previous-1/record.json").read_text() == "{"
 
 
 def test_a_cell_that_is_being_trained_is_left_alone(tmp_path):
     write(tmp_path / "a")
-    folder = tmp_path / "all/toy/m/seed0-k"
+    folder = tmp_path / f"all/toy/m/seed0-{K}"
     with journal.locked(folder):
         merged = merge([tmp_path / "a"], tmp_path / "all")
     assert "is being trained right now" in merged.refused[0][1]
