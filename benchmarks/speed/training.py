@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import timm
@@ -281,40 +282,64 @@ def table_by_method(methods: list[str], rates: dict[str, float], rounds: int) ->
     return found
 
 
-def grow_with_classes(rounds: int) -> None:
-    """Show heads and losses against the number of classes."""
-    heading("classes", "SimGCD heads + losses, CPU ms", "HiLo")
+class Cost(NamedTuple):
+    """What a piece of work takes."""
+
+    seconds: float  # of CPU time
+    megabytes: float  # by which the process grows
+
+
+def alone(work: Callable[..., Cost], *args: Any) -> Cost:
+    """Do some work in a process of its own: memory that was used before would hide its growth."""
+    with multiprocessing.get_context("spawn").Pool(1, torch.set_num_threads, (1,)) as pool:
+        return pool.apply(work, args)
+
+
+def step_cost(method: str, classes: int, rounds: int) -> Cost:
+    """Return what the heads and losses of a step take."""
     backbone = heads_only()
-    for classes in (50, 200, 1000):
-        times = [heads_and_losses(m, backbone, classes, rounds)[0] for m in ("simgcd", "hilo")]
-        say(classes, *map(milliseconds, times))
+    with memory_growth() as growth:
+        seconds, _ = heads_and_losses(method, backbone, classes, rounds)
+    return Cost(seconds, growth[0])
 
 
-def grow_with_images(numbers: list[int]) -> None:
-    """Show a sweep over kept tokens of the embedded backbone against the number of images."""
-    heading("images", "embedded sweep, CPU s", "CPU ms per image", "memory beyond the tokens, MB")
+def sweep_cost(images: int) -> Cost:
+    """Return what features of kept tokens of the embedded backbone take, tokens included."""
     backbone = load_backbone(BackboneConfig(name="embedded"))
     one = pack(backbone, torch.rand(256, 3, 64, 64), "tokens")
-    for number in numbers:
-        kept = one.repeat(-(-number // 256), 1, 1)[:number]
+    with torch.no_grad(), memory_growth() as growth:
+        kept = one.repeat(-(-images // 256), 1, 1)[:images]
         start = time.process_time()
-        with torch.no_grad(), memory_growth() as growth:
-            for part in kept.split(256):
-                backbone(unpack(backbone, part, "tokens"))
+        torch.cat([backbone(unpack(backbone, part, "tokens")).cls for part in kept.split(256)])
         seconds = time.process_time() - start
-        each = milliseconds(seconds / number)
-        say(f"{number:,}", f"{seconds:.2f}", each, f"{growth[0]:.0f}")
+    return Cost(seconds, growth[0])
 
 
-def grow_with_cells(numbers: list[int]) -> None:
-    """Show what planning costs against the number of cells."""
-    heading("cells", "plan, CPU s", "CPU ms per cell")
-    for number in numbers:
+def plan_cost(number: int) -> Cost:
+    """Return what planning cells and making their keys takes."""
+    with memory_growth() as growth:
         start = time.process_time()
         cells = make_cells(Request("drawshift", ("simgcd",), ("line+solid",), tuple(range(number))))
         assert len({cell.key for cell in cells}) == number
         seconds = time.process_time() - start
-        say(number, f"{seconds:.2f}", milliseconds(seconds / number))
+    return Cost(seconds, growth[0])
+
+
+def show_growth(rounds: int) -> None:
+    """Show time and memory against the number of classes, images and cells."""
+    heading("classes", "SimGCD heads + losses, CPU ms", "MB", "HiLo, CPU ms", "MB")
+    for classes in (50, 200, 1000):
+        costs = [alone(step_cost, method, classes, rounds) for method in ("simgcd", "hilo")]
+        say(classes, *(x for c in costs for x in (milliseconds(c.seconds), f"{c.megabytes:.0f}")))
+    for name, title, work, numbers in (
+        ("images", "embedded sweep", sweep_cost, (1_000, 5_000, 20_000, 50_000)),
+        ("cells", "plan", plan_cost, (10, 100, 1_000)),
+    ):
+        heading(name, f"{title}, CPU s", "CPU ms each", "MB")
+        for number in numbers:
+            cost = alone(work, number)
+            each = milliseconds(cost.seconds / number)
+            say(f"{number:,}", f"{cost.seconds:.2f}", each, f"{cost.megabytes:.0f}")
 
 
 def main() -> None:
@@ -338,9 +363,7 @@ def main() -> None:
         facts = {**about, "seconds_per_view": rates, "methods": heads}
         Path(CONSTANTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     if args.full:
-        grow_with_classes(rounds)
-        grow_with_images([1_000, 5_000, 20_000, 50_000])
-        grow_with_cells([10, 100, 1_000])
+        show_growth(rounds)
 
 
 if __name__ == "__main__":
