@@ -4,10 +4,10 @@
     python benchmarks/speed/corruptions.py     # against benchmarks/speed/reference/corruptions.py
 
 The first form needs a Python that has the package imagecorruptions; it breaks on current numpy and
-scikit-image (1.1.2 works with numpy 1.21, scipy 1.7, scikit-image 0.18). Both sides take turns over
-the 45 variants, three calls on one thread each time, so that a busy machine disturbs both alike.
-The table has median CPU times; the sums are given for the median and for the best time, which a
-busy machine disturbs least.
+scikit-image (1.1.2 works with numpy 1.23, scipy 1.10, scikit-image 0.20). Both sides take turns
+over the 45 variants, three calls on one thread each time, so that a busy machine disturbs both
+alike. The table has median CPU times; the sums are given for the median and for the best time,
+which a busy machine disturbs least.
 """
 
 from __future__ import annotations

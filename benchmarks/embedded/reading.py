@@ -1,10 +1,12 @@
-"""Compare the order of methods on the embedded suites with the paper's, by Kendall's tau.
+"""Read the records of the embedded suites: means, what seeds can tell, the order in the paper.
 
-    python benchmarks/embedded/agreement.py results/drawshift/records
+    python benchmarks/embedded/reading.py results/drawshift/records
 
-One row per dataset and one for their mean; accuracy is that of All. Tau is 1 for the same order, 0
-for no relation, -1 for the opposite one. The interval resamples the datasets and seeds here and the
-paper's datasets, each with replacement, so it says how far the order can be trusted, on both sides.
+Accuracy is that of All. Pairs of methods are compared on each dataset by a t-test over the seeds
+that both have, corrected by Holm for all rows; it speaks of other seeds, not of other datasets.
+Kendall's tau is 1 for the same order of methods as in the paper, 0 for no relation, -1 for the
+opposite one. Its interval resamples the datasets and seeds here and the paper's datasets, each with
+replacement, so it says how far the order can be trusted, on both sides.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from gcdbench import records
 from gcdbench.report import published, statistics
@@ -23,7 +26,9 @@ from gcdbench.report.collect import tidy
 
 METHODS = ("rankstats", "uno", "orca", "gcd", "simgcd", "uniot", "hilo")
 PAPER = {"ssb_c": "SSB-C", "domainnet": "DomainNet"}  # the latter without UniOT
+PAIRS = (("hilo", "simgcd"), ("hilo", "gcd"), ("gcd", "simgcd"))
 RESAMPLES = 10_000
+Scores = dict[str, pd.DataFrame]  # dataset -> (seeds, methods)
 
 
 def paper_accuracies(name: str, role: str) -> pd.DataFrame:
@@ -38,13 +43,47 @@ def paper_accuracies(name: str, role: str) -> pd.DataFrame:
     return pd.DataFrame.from_dict(found, orient="index").dropna(axis=1)
 
 
-def measured(folder: Path, role: str) -> dict[str, pd.DataFrame]:
+def measured(folder: Path, role: str) -> Scores:
     """Return All (seeds, methods) of every recorded dataset, of the seeds that all methods have."""
     sound = [record for _, record in records.read_all(folder) if isinstance(record, dict)]
     if not sound:
         return {}
     table = statistics.scores(tidy(sound), role=role).reindex(columns=METHODS).dropna()
     return {str(name): rows for name, rows in table.groupby(level="dataset", sort=False)}
+
+
+def show(head: list[str], rows: list[list[str]]) -> None:
+    """Print a table."""
+    table = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    sys.stdout.write("".join(f"| {' | '.join(row)} |\n" for row in table) + "\n")
+
+
+def show_means(ours: dict[str, Scores]) -> None:
+    """Print All on source / shifted images, the mean over seeds."""
+    datasets = list(ours["source"])
+    seeds = [f"{name}, {len(ours['source'][name])} seeds" for name in datasets]
+    rows = []
+    for method in METHODS:
+        pairs = ([ours[role][name][method].mean() for role in ours] for name in datasets)
+        rows.append([published.title(method), *(f"{a:.1f} / {b:.1f}" for a, b in pairs)])
+    show(["source / shifted", *seeds], rows)
+
+
+def show_pairs(ours: dict[str, Scores]) -> None:
+    """Print the differences between some methods on each dataset, and what seeds make of them."""
+    rows, chances = [], []
+    for (first, second), (name, shifted) in product(PAIRS, ours["shifted"].items()):
+        row = [f"{published.title(first)} - {published.title(second)}", name]
+        for scores in (ours["source"][name], shifted):
+            difference = (scores[first] - scores[second]).to_numpy()
+            row.append(f"{difference.mean():+.1f} ± {difference.std(ddof=1):.1f}")
+            chances.append(float(stats.ttest_1samp(difference, 0.0).pvalue))
+        rows.append(row)
+    corrected = [f"{p:.2g}" for p in statistics.holm(chances)]
+    for row, source, shifted in zip(rows, corrected[::2], corrected[1::2], strict=True):
+        row[3:3] = [source]
+        row.append(shifted)
+    show(["difference, mean ± deviation", "dataset", "source", "p Holm", "shifted", "p Holm"], rows)
 
 
 def tau(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -78,6 +117,8 @@ def main(argv: list[str]) -> None:
     ours = {role: measured(args.records, role) for role in ("source", "shifted")}
     if not ours["source"]:
         sys.exit(f"{args.records}: no seed of any dataset has records of all of {METHODS}")
+    show_means(ours)
+    show_pairs(ours)
     columns: dict[str, dict[str, str]] = {}
     for (name, title), (role, datasets) in product(PAPER.items(), ours.items()):
         paper = paper_accuracies(name, role)
@@ -87,10 +128,9 @@ def main(argv: list[str]) -> None:
             dataset: "{:+.2f} ({:+.2f} to {:+.2f})".format(*agreement(x, paper.to_numpy()))
             for dataset, x in groups.items()
         }
-    table = [["dataset", *columns], ["---"] + ["---:"] * len(columns)]
-    rows = next(iter(columns.values()))
-    table += [[name, *(column[name] for column in columns.values())] for name in rows]
-    sys.stdout.write("".join(f"| {' | '.join(row)} |\n" for row in table))
+    names = next(iter(columns.values()))
+    rows = [[name, *(column[name] for column in columns.values())] for name in names]
+    show(["Kendall's tau", *columns], rows)
 
 
 if __name__ == "__main__":
