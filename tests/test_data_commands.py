@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +16,7 @@ from data_verbs import call
 from PIL import Image
 
 from gcdbench import registry
+from gcdbench.cli import main
 from gcdbench.config import build
 from gcdbench.data.commands import make_ssb_c
 from gcdbench.errors import UserError
@@ -67,6 +72,34 @@ def test_stats_can_name_the_size_of_every_set(miniature, capsys):
 def test_stats_of_an_unknown_dataset_are_refused(miniature):
     with pytest.raises(UserError, match="unknown dataset 'cub' in suite ssb-c"):
         call("stats", "--suite", "ssb-c", "--datasets", "cub", "--data-root", miniature)
+
+
+def test_stats_say_once_what_several_datasets_share(trees, caplog):
+    trees.domainnet()
+    assert call("stats", "--suite", "domainnet", "--data-root", trees.root) == 0
+    assert caplog.text.count("80 images in sketch instead of 69128") == 1
+
+
+def test_info_says_how_large_the_corrupted_images_are(miniature, capsys):
+    call("info", "cub", "--data-root", miniature)
+    assert "(make-ssb-c writes about 10 GB at 256 px)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("make-ssb-c", "cub", "--size", "-3"),
+        ("make-ssb-c", "cub", "--workers", "-2"),
+        ("make-ssb-c", "cub", "--quality", "0"),
+        ("make-ssb-c", "cub", "--quality", "many"),
+        ("verify", "cub", "--workers", "-1"),
+        ("sheet", "a.jpg", "--out", "b.png", "--size", "0"),
+    ],
+)
+def test_a_number_out_of_range_is_answered_with_a_sentence(arguments, capsys):
+    assert main(["data", *arguments]) == 2
+    (message,) = capsys.readouterr().err.splitlines()
+    assert f"argument {arguments[-2]}: expected a whole number from" in message
 
 
 # --- verify
@@ -135,6 +168,31 @@ def test_the_datasets_of_a_suite_are_verified_with_their_settings(trees, tmp_pat
     assert capsys.readouterr().out == "own photo: 2 images\nown: sound\n"
 
 
+def test_images_that_belong_to_no_class_are_counted(trees, tmp_path, capsys):
+    for name in ("photo/ant/1", "photo/bee/1", "photo/1", "photo/2"):
+        trees.image(f"mine/{name}.png")
+    suite = tmp_path / "mine.yaml"
+    suite.write_text("datasets: {own: {source: folder, config: {path: mine, source: photo}}}\n")
+    assert call("verify", "--suite", suite, "--workers", 1, "--data-root", trees.root) == 1
+    expected = "mine: 2 images not in <domain>/<class>/, the first is photo/1.png"
+    assert expected in capsys.readouterr().out
+
+
+def test_a_class_without_images_is_reported(trees, capsys):
+    folder = trees.imagenet100(each=1) / "train"
+    synset = min(folder.iterdir()).name
+    (folder / synset / f"{synset}_0.JPEG").unlink()
+    assert call("verify", "imagenet100", "--no-decode", "--data-root", trees.root) == 1
+    assert f"strange: no images of {synset}\n" in capsys.readouterr().out
+
+
+def test_a_folder_that_is_no_class_is_reported(trees, capsys):
+    folder = trees.domainnet() / "sketch"
+    trees.image("domainnet/sketch/zebras/1.png")
+    call("verify", "domainnet", "--no-decode", "--data-root", trees.root)
+    assert f"strange: {folder}/zebras: no class of DomainNet" in capsys.readouterr().out
+
+
 def test_verify_needs_to_know_what(miniature):
     with pytest.raises(UserError, match="name the sources to verify"):
         call("verify", "--data-root", miniature)
@@ -149,7 +207,7 @@ def test_a_tree_that_was_made_holds_what_would_be_computed(trees, capsys):
     settings = {"corruptions": ["fog", "shot_noise"], "severities": [2, 5], "corruption_size": 32}
     stored = problem("aircraft", trees.root, **settings, corrupted="stored")
     computed = problem("aircraft", trees.root, **settings, corrupted="computed", jpeg_quality=85)
-    assert stored.notes["corrupted"].startswith("stored, made at 32 px, JPEG quality 85, code ")
+    assert stored.notes["corrupted"].startswith("stored, made at 32 px, JPEG quality 85, ")
     assert len(stored.images) == len(computed.images) == 200 + 400
     for row in (200, 399, 450, 599):
         assert np.array_equal(stored.images.open(row), computed.images.open(row))
@@ -198,7 +256,100 @@ def test_a_clean_image_that_cannot_be_read_is_named_and_the_tree_is_not_complete
     assert call("make-ssb-c", "aircraft", *FEW, "--workers", 1, "--data-root", trees.root) == 1
     assert f"unreadable: {broken}" in capsys.readouterr().out
     manifest = json.loads((trees.root / "SSB-C/fgvc-c/gcdbench.json").read_text())
-    assert manifest["complete"] is False
+    assert manifest["finished"] == []
+
+
+def test_corruptions_can_be_made_one_after_the_other(trees):
+    trees.aircraft()
+    few = ["--severities", 2, "--size", 32, "--workers", 1, "--data-root", trees.root]
+    for corruption in ("fog", "frost"):
+        assert call("make-ssb-c", "aircraft", "--corruptions", corruption, *few) == 0
+    manifest = json.loads((trees.root / "SSB-C/fgvc-c/gcdbench.json").read_text())
+    assert manifest["finished"] == ["fog/2", "frost/2"]
+    problem("aircraft", trees.root, corruptions=["fog", "frost"], severities=[2])
+    with pytest.raises(UserError, match="snow/2 is not finished"):
+        problem("aircraft", trees.root, corruptions=["fog", "snow"], severities=[2])
+
+
+def test_an_empty_file_is_made_again(trees):
+    trees.aircraft()
+    arguments = ("make-ssb-c", "aircraft", *FEW, "--workers", 1, "--data-root", trees.root)
+    call(*arguments)
+    path = min((trees.root / "SSB-C/fgvc-c/fog/5").iterdir())
+    before = path.read_bytes()
+    path.write_bytes(b"")
+    call(*arguments)
+    assert path.read_bytes() == before
+
+
+def test_images_of_unknown_making_are_not_added_to(trees):
+    trees.aircraft()
+    trees.image("SSB-C/fgvc-c/fog/2/0000001.jpg")
+    with pytest.raises(UserError, match="fgvc-c holds files of unknown making"):
+        call("make-ssb-c", "aircraft", *FEW, "--workers", 1, "--data-root", trees.root)
+
+
+def test_a_tree_cannot_be_made_in_a_file(trees):
+    trees.aircraft()
+    trees.text("note", "here")
+    arguments = ("--out", trees.root / "note", "--workers", 1, "--data-root", trees.root)
+    with pytest.raises(UserError, match=r"note/fgvc-c: cannot be written \(Not a directory\)"):
+        call("make-ssb-c", "aircraft", *FEW, *arguments)
+
+
+def test_a_full_disk_is_said_in_a_sentence(trees, monkeypatch):
+    trees.aircraft()
+
+    def fail(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(make_ssb_c, "_write_whole", fail)
+    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\); run"):
+        call("make-ssb-c", "aircraft", *FEW, "--workers", 1, "--data-root", trees.root)
+
+
+def pid_for_ever(path: Path) -> None:
+    (path / str(os.getpid())).touch()
+    time.sleep(100)
+
+
+def nothing() -> None:
+    pass
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGKILL])
+def test_processes_end_with_the_one_that_began_them(tmp_path, kind):
+    code = (
+        "from pathlib import Path\n"
+        "from gcdbench.data.commands._common import in_parallel\n"
+        "from test_data_commands import nothing, pid_for_ever\n"
+        f"items = [Path({str(tmp_path)!r})] * 2\n"
+        "list(in_parallel(pid_for_ever, items, workers=2, prepare=nothing, given=()))\n"
+    )
+    here = Path(__file__).parent
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parent), str(here)])}
+    parent = subprocess.Popen([sys.executable, "-c", code], env=env)
+    begun = _until(lambda: len(list(tmp_path.iterdir())) == 2)
+    parent.send_signal(kind)
+    parent.wait()
+    assert begun
+    children = [Path("/proc") / path.name for path in tmp_path.iterdir()]
+    assert _until(lambda: not any(map(_runs, children)))
+
+
+def _until(true, seconds: float = 60) -> bool:
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.05)
+    return true()
+
+
+def _runs(process: Path) -> bool:
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_the_arguments_alone_import_nothing_heavy():
@@ -234,3 +385,11 @@ def test_a_sheet_that_cannot_be_made_is_refused_by_name(tmp_path, trees, image, 
     trees.image("bird.jpg", (80, 60))
     with pytest.raises(UserError, match=r"none.*cannot be"):
         call("sheet", trees.root / image, "--out", tmp_path / out, "--size", 32)
+
+
+def test_a_broken_picture_of_ice_is_named(tmp_path, trees):
+    trees.image("bird.jpg", (80, 60))
+    trees.text("ice/ice.jpg", "<html>")
+    arguments = ("--out", tmp_path / "a.png", "--size", 32, "--frost", trees.root / "ice")
+    with pytest.raises(UserError, match=r"frost: cannot identify image file .*ice/ice.jpg"):
+        call("sheet", trees.root / "bird.jpg", *arguments)

@@ -147,6 +147,60 @@ def test_an_archive_cannot_write_outside_of_its_folder(tmp_path):
     assert not (tmp_path / "evil").exists()
 
 
+def test_a_damaged_archive_is_removed_so_that_the_next_run_fetches_it_again(server, tmp_path):
+    whole = packed(devkit__README=np.random.RandomState(0).bytes(5000))
+    arguments = ("cars", "--url", f"{server}/cars.tgz", "--data-root", tmp_path)
+    Server.files["cars.tgz"] = whole[:-300]
+    with pytest.raises(UserError, match=r"cannot be unpacked .*it was removed, so run") as caught:
+        call("download", *arguments)
+    assert "\n" not in str(caught.value)
+    Server.files["cars.tgz"] = whole
+    assert call("download", *arguments) == 0
+    assert (tmp_path / "stanford_cars/devkit/README").exists()
+
+
+def test_a_file_that_is_no_archive_is_said_in_one_line(tmp_path):
+    archive = tmp_path / "a.tar"
+    archive.write_bytes(b"<?xml?><Error>AccessDenied</Error>")
+    with pytest.raises(UserError) as caught:
+        download.unpack(archive, tmp_path / "inside")
+    assert "\n" not in str(caught.value)
+    assert not archive.exists()
+
+
+def test_a_disk_that_cannot_be_written_costs_no_archive(tmp_path, monkeypatch):
+    archive = tmp_path / "a.tgz"
+    archive.write_bytes(packed(a=b"1"))
+
+    def fail(*arguments, **keywords):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", fail)
+    with pytest.raises(UserError, match="No space left"):
+        download.unpack(archive, tmp_path / "inside")
+    assert archive.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--url", "foo"), "foo: no address; give one that begins with https://"),
+        (("--url", "https://a/x.tgz", "--url", "https://b/x.tgz"), "two addresses end in x.tgz"),
+        (("--url", "https://a/x.tgz", "--sha256", 0, "--sha256", 1), "2 --sha256 for 1 --url"),
+    ],
+)
+def test_addresses_that_cannot_be_meant_are_refused(tmp_path, arguments, message):
+    with pytest.raises(UserError, match=message):
+        call("download", "cars", *arguments, "--data-root", tmp_path)
+
+
+def test_a_data_root_that_is_a_file_is_refused(tmp_path):
+    root = tmp_path / "note"
+    root.write_text("here")
+    with pytest.raises(UserError, match=f"{root}: no folder; name another"):
+        call("download", "cars", "--url", "https://a/x.tgz", "--data-root", root)
+
+
 def test_a_dataset_without_an_address_asks_for_one(tmp_path):
     with pytest.raises(
         UserError, match=r"no public address that gcdbench knows: give one with --url"

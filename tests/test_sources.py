@@ -161,7 +161,7 @@ def test_a_tree_on_disk_is_read_instead_of_computed(trees):
     for name in ids:
         trees.image(f"SSB-C/cub-c/{name.replace('/cub/', '/')}", size=(60, 50))
     found = problem("cub", trees.root, corruptions=["fog"], severities=[1, 2])
-    assert found.notes["corrupted"] == "stored, of unknown making"
+    assert found.notes["corrupted"].startswith("stored, of unknown making, sizes ")
     assert found.images.open(400).size == (60, 50)
     assert [name.removesuffix("@stored") for name in found.images.ids[400:]] == ids
     assert computed.notes["corrupted"] == "computed at 256 px"
@@ -172,7 +172,7 @@ def test_an_incomplete_tree_is_refused_before_training(trees):
     trees.cub()
     first = problem("cub", trees.root).images.ids[400].partition("@")[0]
     trees.image(f"SSB-C/cub-c/{first.replace('/cub/', '/')}")
-    with pytest.raises(UserError, match=r"not complete: .*gaussian_noise/1/200.*is missing"):
+    with pytest.raises(UserError, match=r"8,999 of 9,000 are missing, .*noise/1/002.*unpack"):
         problem("cub", trees.root)
 
 
@@ -453,7 +453,8 @@ def test_a_problem_is_the_same_wherever_the_data_are(miniature, tmp_path):
 
 def test_images_that_differ_have_different_names(miniature, trees):
     own(trees)
-    trees.image("yours/photo/ant/0.png", size=(30, 30))
+    for name in ("ant/0", "ant/1", "bee/0"):
+        trees.image(f"yours/photo/{name}.png", size=(30, 30))
     names = [
         problem("cub", miniature).images.ids[400:],
         problem("cub", miniature, corruption_size=64).images.ids[400:],

@@ -5,15 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gcdbench import registry
 from gcdbench.config import build
 from gcdbench.data.problem import Source
-from gcdbench.errors import unknown
+from gcdbench.errors import UserError, unknown
 from gcdbench.plan import Suite
 
 T = TypeVar("T")
@@ -59,10 +61,29 @@ def in_parallel(
         yield from map(work, items)
         return
     fresh = multiprocessing.get_context("spawn")  # a fork would copy the locks of other threads
-    with ProcessPoolExecutor(workers, fresh, initializer=prepare, initargs=given) as pool:
+    start = (prepare, given)
+    with ProcessPoolExecutor(workers, fresh, initializer=_begin, initargs=start) as pool:
         try:
             for future in as_completed([pool.submit(work, item) for item in items]):
                 yield future.result()
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a process ended before its work was done, perhaps for want of memory; run the "
+                "same command again, with fewer --workers"
+            ) from error
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _begin(prepare: Callable[..., None], given: tuple) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    prepare(*given)
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent is gone: one that was killed tells nobody to stop."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -7,9 +7,11 @@ a web page in place of an archive, a wrong checksum or a full disk is said in on
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
 import http.client
 import logging
+import lzma
 import shutil
 import tarfile
 import time
@@ -17,6 +19,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
+import zlib
 from pathlib import Path
 
 from tqdm import tqdm
@@ -28,6 +31,11 @@ from gcdbench.errors import UserError
 
 ATTEMPTS = 4
 PAUSE = 2.0  # seconds before the second attempt; doubled before each further one
+# what reading an archive raises that is cut, altered or something else
+_DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
+    *(EOFError, RuntimeError),
+)
 log = logging.getLogger(__name__)
 
 
@@ -36,7 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     source = make_source(arguments.source, arguments.data_root)
     if source.root is None:
         raise UserError("where to? Name a folder with --data-root or GCDBENCH_DATA")
+    if source.root.exists() and not source.root.is_dir():
+        raise UserError(f"{source.root}: no folder; name another one with --data-root")
     if arguments.url:
+        _check_addresses(arguments.url, arguments.sha256)
         checksums = [f"sha256:{value}" for value in arguments.sha256]
         checksums += [""] * (len(arguments.url) - len(checksums))
         archives = list(zip(arguments.url, checksums, strict=False))
@@ -59,12 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def fetch(address: str, folder: Path, checksum: str = "") -> Path:
     """Download a file into a folder, whole and checked."""
-    name = Path(urllib.parse.unquote(urllib.parse.urlsplit(address).path)).name
-    if not name:
-        raise UserError(f"{address}: this address names no file")
+    name = _file_name(address)
     target, part = folder / name, folder / f"{name}.part"
     if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder)
         _fetch_all(address, part)
         _check_kind(address, part, name)
     else:
@@ -82,7 +91,7 @@ def fetch(address: str, folder: Path, checksum: str = "") -> Path:
 
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack a tar or zip archive; nothing can be written outside of the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_folder(folder)
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as packed:
@@ -92,8 +101,45 @@ def unpack(archive: Path, folder: Path) -> None:
             raise UserError("this Python cannot unpack tar files safely: use 3.10.12, 3.11.4 or up")
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
-        raise UserError(f"{archive}: cannot be unpacked ({error})") from error
+    except _DAMAGED as error:
+        archive.unlink()
+        raise UserError(
+            f"{archive}: cannot be unpacked ({_first_line(error)}); it was removed, so run the "
+            "same command again, or name a mirror with --url"
+        ) from error
+    except OSError as error:  # of the disk
+        raise UserError(f"{archive}: cannot be unpacked into {folder} ({error})") from error
+
+
+def _check_addresses(addresses: list[str], checksums: list[str]) -> None:
+    """Refuse archives that would be taken for one another, and checksums of none."""
+    names = [_file_name(address) for address in addresses]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"two addresses end in {name}: fetch one after the other")
+    if len(checksums) > len(addresses):
+        raise UserError(f"{len(checksums)} --sha256 for {len(addresses)} --url; give one for each")
+
+
+def _file_name(address: str) -> str:
+    parts = urllib.parse.urlsplit(address)
+    if parts.scheme not in ("http", "https", "ftp", "file"):
+        raise UserError(f"{address}: no address; give one that begins with https://")
+    name = Path(urllib.parse.unquote(parts.path)).name
+    if not name:
+        raise UserError(f"{address}: this address names no file")
+    return name
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(":")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be made ({error.strerror})") from error
 
 
 def _fetch_all(address: str, part: Path) -> None:

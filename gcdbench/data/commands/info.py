@@ -11,6 +11,8 @@ from gcdbench.data.commands._common import make_source, say
 from gcdbench.errors import UserError
 
 SSB_C = "https://doi.org/10.25442/hku.28607261"  # the authors' deposit
+VARIANTS = 45
+STORED = 40e3  # bytes of a variant of a photograph at 256 pixels, JPEG quality 85, on average
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,6 +56,8 @@ def _print(row: dict[str, Any]) -> None:
         say(f"            {address}")
     if row["source"] in ("cub", "cars", "aircraft"):
         say(f"  corrupted {SSB_C}, or gcdbench data make-ssb-c, or while loading")
+        size = VARIANTS * row["images"]["test"] * STORED / 1e9
+        say(f"            (make-ssb-c writes about {size:.0f} GB at 256 px)")
     if row["disk"]:
         say(f"  disk      {row['disk']}")
     if row["folders"]:

@@ -11,7 +11,7 @@ import io
 import json
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from gcdbench.data.corrupted import Recipe
 from gcdbench.data.corruptions import CORRUPTIONS
 from gcdbench.data.images import Images, Unreadable
 from gcdbench.data.pixels import making
-from gcdbench.data.sources._ssb import MANIFEST
+from gcdbench.data.sources._ssb import MANIFEST, Manifest, read_manifest, settings_of
 from gcdbench.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Job:
             (corruption, severity, self.folder / corruption / str(severity) / self.stored[row])
             for corruption, severity in self.recipe.variants
         )
-        return [one for one in paths if not one[2].exists()]
+        return [one for one in paths if not _is_whole(one[2])]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,7 +64,13 @@ def run(arguments: argparse.Namespace) -> int:
         listing = source.listing()
         folder = (arguments.out or source.root / "SSB-C") / listing.tree
         job = Job(listing.test.images, listing.stored, recipe, arguments.quality, folder)
-        failed = make(job, workers=arguments.workers)
+        try:
+            failed = make(job, workers=arguments.workers)
+        except OSError as error:
+            raise UserError(
+                f"{folder}: cannot be written ({error.strerror or error}); run the same command "
+                "again when it can, or choose another folder with --out"
+            ) from error
         say(f"{folder}: {len(job.stored):,} images, {len(recipe.variants)} variants each")
         failures |= failed
     for place, reason in sorted(failures.items()):
@@ -75,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 def make(job: Job, *, workers: int | None = None) -> dict[str, str]:
     """Write what is not there yet; return the clean images that could not be read."""
     job.folder.mkdir(parents=True, exist_ok=True)
-    _sign(job, complete=False)
+    _sign(job, done=False)
     rows = [row for row in range(len(job.stored)) if job.todo(row)]
     if len(rows) < len(job.stored):
         log.info("%s: %d images are complete already", job.folder, len(job.stored) - len(rows))
@@ -87,23 +93,35 @@ def make(job: Job, *, workers: int | None = None) -> dict[str, str]:
             failures |= failed
             bar.update()
     if not failures:
-        _sign(job, complete=True)
+        _sign(job, done=True)
     return failures
 
 
-def _sign(job: Job, *, complete: bool) -> None:
+def _sign(job: Job, *, done: bool) -> None:
     """Write how the tree is made beside it, and refuse to mix two ways of making it."""
-    path = job.folder / MANIFEST
-    made = f"{job.recipe.describe()}, JPEG quality {job.quality}"
-    if path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        if (before["made"], before["code"]) != (made, making()):
-            raise UserError(
-                f"{job.folder} was begun in another way ({before['made']}, gcdbench "
-                f"{before['gcdbench']}): remove it, or choose another folder with --out"
-            )
-    text = {"made": made, "code": making(), "gcdbench": __version__, "complete": complete}
-    _write_whole(path, (json.dumps(text, indent=1) + "\n").encode())
+    before, asked = read_manifest(job.folder), {f"{name}/{n}" for name, n in job.recipe.variants}
+    if before is None and any(not path.name.startswith(".") for path in job.folder.iterdir()):
+        raise UserError(
+            f"{job.folder} holds files of unknown making, which are not added to: remove it, or "
+            "choose another folder with --out"
+        )
+    # of all corruptions: those of a tree can be made one after the other
+    whole = replace(job.recipe, corruptions=CORRUPTIONS, jpeg_quality=job.quality)
+    if before is not None and (before.made, before.code) != (whole.describe(), making()):
+        raise UserError(
+            f"{job.folder} was begun in another way ({before.made}, gcdbench {before.gcdbench}): "
+            "remove it, or choose another folder with --out"
+        )
+    finished = set(before.finished if before is not None else ()) - asked
+    manifest = Manifest(
+        made=whole.describe(),
+        settings=settings_of(whole),
+        code=making(),
+        gcdbench=__version__,
+        finished=sorted(finished | asked if done else finished),
+    )
+    text = json.dumps(asdict(manifest), indent=1) + "\n"
+    _write_whole(job.folder / MANIFEST, text.encode())
 
 
 def _prepare(job: Job) -> None:
@@ -128,5 +146,14 @@ def _write_whole(path: Path, data: bytes) -> None:
     """Write a file under another name first: a cut-off file is never taken for a whole one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_bytes(data)
-    part.replace(path)
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _is_whole(path: Path) -> bool:
+    """Tell whether a file is there; a crash of the machine can leave one without content."""
+    return path.exists() and path.stat().st_size > 0

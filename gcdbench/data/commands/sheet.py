@@ -9,7 +9,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from gcdbench.data.commands._common import say
-from gcdbench.data.corruptions import FrostSource
+from gcdbench.data.corrupted import Recipe
+from gcdbench.data.corruptions import CORRUPTIONS, SEVERITIES
 from gcdbench.data.corruptions.sheet import contact_sheet
 from gcdbench.errors import UserError
 
@@ -17,8 +18,8 @@ from gcdbench.errors import UserError
 def run(arguments: argparse.Namespace) -> int:
     """Write the sheet."""
     image = _read(arguments.image)
-    frost = FrostSource.from_folder(arguments.frost) if arguments.frost else None
-    sheet = contact_sheet(image, arguments.size, frost=frost)
+    recipe = Recipe(CORRUPTIONS, SEVERITIES, frost=arguments.frost)
+    sheet = contact_sheet(image, arguments.size, frost=recipe.ice)
     try:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         sheet.save(arguments.out)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from gcdbench.data.commands._common import say, suite_sources
 from gcdbench.data.problem import Problem
+from gcdbench.data.problem import log as warnings
 
 COLUMNS = (
     ("dataset", "dataset"),
@@ -26,7 +30,8 @@ COLUMNS = (
 def run(arguments: argparse.Namespace) -> int:
     """Print labelled and unlabelled images, classes and domains of each dataset."""
     sources = suite_sources(arguments.suite, arguments.data_root, arguments.datasets)
-    rows = [count(source.problem(name)) for name, source in sources.items()]
+    with _said_once(warnings):
+        rows = [count(source.problem(name)) for name, source in sources.items()]
     if arguments.json:
         say(json.dumps(rows, indent=1))
         return 0
@@ -57,6 +62,22 @@ def count(problem: Problem) -> dict[str, Any]:
         "sets": {name: len(s.rows) for name, s in problem.sets.items()},
         "notes": problem.notes,
     }
+
+
+@contextmanager
+def _said_once(logger: logging.Logger) -> Iterator[None]:
+    """Drop messages that repeat: datasets of a suite can share their images."""
+    said: list[str] = []
+
+    def is_new(record: logging.LogRecord) -> bool:
+        said.append(record.getMessage())
+        return said[-1] not in said[:-1]
+
+    logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_new)
 
 
 def _domains(problem: Problem) -> list[str]:

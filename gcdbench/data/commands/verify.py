@@ -8,16 +8,26 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from tqdm import tqdm
 
 from gcdbench.data.commands._common import in_parallel, make_source, say, suite_sources
 from gcdbench.data.images import FileImages, Images, Unreadable
 from gcdbench.data.problem import Source
+from gcdbench.data.sources._lists import missing_files
 from gcdbench.errors import UserError
 
 CHUNK = 64  # images that a process decodes before it reports
 _images: Images  # of the part that a process looks at
+
+
+@runtime_checkable
+class Remarking(Protocol):
+    """A source that knows what its parts leave out."""
+
+    def remarks(self) -> list[str]:
+        """Return a sentence about each thing that is strange."""
 
 
 @dataclass
@@ -31,6 +41,7 @@ class Report:
     missing: list[str] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)  # place -> reason
     altered: list[str] = field(default_factory=list)  # files with another checksum
+    remarks: list[str] = field(default_factory=list)  # on what is in none of the parts
 
     @property
     def differs(self) -> dict[str, int]:
@@ -41,7 +52,7 @@ class Report:
     def sound(self) -> bool:
         """Tell whether nothing was found."""
         wrong = (self.layout, self.missing, self.unreadable, self.altered, self.differs)
-        return not any(wrong)
+        return not any(wrong) and not self.remarks
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,6 +81,7 @@ def verify(name: str, source: Source, *, decode: bool = True, workers: int | Non
     report = Report(name, expected=dict(source.expected))
     try:
         parts = source.parts()
+        report.remarks = source.remarks() if isinstance(source, Remarking) else []
     except UserError as error:
         report.layout = str(error)
         return report
@@ -77,11 +89,11 @@ def verify(name: str, source: Source, *, decode: bool = True, workers: int | Non
         if not checksum_fits(path, checksum):
             report.altered.append(str(path))
     for part, images in parts.items():
-        missing = _missing(images)
+        missing = missing_files(images) if isinstance(images, FileImages) else []
         report.images[part] = len(images)
-        report.missing += [images.place(row) for row in sorted(missing)]
+        report.missing += [images.place(row) for row in missing]
         if decode:
-            rows = [row for row in range(len(images)) if row not in missing]
+            rows = sorted(set(range(len(images))) - set(missing))
             report.unreadable |= _unreadable(images, rows, f"{name} {part}", workers)
     return report
 
@@ -94,22 +106,6 @@ def checksum_fits(path: Path, checksum: str) -> bool:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest() == expected.lower()
-
-
-def _missing(images: Images) -> set[int]:
-    """Return the rows without a file; folders are listed once instead of asking file by file."""
-    if not isinstance(images, FileImages):
-        return set()
-    listed: dict[Path, set[str]] = {}
-    missing = set()
-    for row in range(len(images)):
-        path = images.path(row)
-        if path.parent not in listed:
-            there = path.parent.is_dir()
-            listed[path.parent] = {p.name for p in path.parent.iterdir()} if there else set()
-        if path.name not in listed[path.parent]:
-            missing.add(row)
-    return missing
 
 
 def _unreadable(images: Images, rows: list[int], label: str, workers: int | None) -> dict[str, str]:
@@ -155,10 +151,13 @@ def _print(report: Report, *, decoded: bool) -> None:
         say(f"unreadable: {path} ({reason})")
     for path in report.altered:
         say(f"altered: {path} has another checksum than the published file")
+    for remark in report.remarks:
+        say(f"strange: {remark}")
     if report.sound:
         say(f"{report.name}: sound" if decoded else f"{report.name}: complete, not decoded")
     else:
         say(
             f"{report.name}: {len(report.missing)} missing, {len(report.unreadable)} unreadable, "
             f"{len(report.altered)} altered, {len(report.differs)} parts of another size"
+            + (f", {len(report.remarks)} strange" if report.remarks else "")
         )

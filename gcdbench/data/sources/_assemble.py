@@ -13,6 +13,14 @@ from gcdbench.data.problem import EvalSet, Problem, Role
 from gcdbench.data.splits import hold_out, labelled_half, per_class_sample
 from gcdbench.errors import UserError
 
+# what to do about an empty set
+_REMEDIES: dict[Role, str] = {
+    "source": "lower labelled_share or the number of old classes",
+    "shifted": "raise shifted_share, or look for the images",
+    "unseen": "look for its images",
+    "validation": "raise validation, or set it to 0",
+}
+
 
 @dataclass(frozen=True)
 class Labelled:
@@ -41,6 +49,7 @@ def corrupted_problem(
     The images of ``shifted`` are those of the first variant, then those of the second, and so on;
     without them there is no shift, and the unlabelled training images are all that is scored.
     """
+    check_settings(name, config, num_old=num_old, num_classes=len(classes))
     labelled, unlabelled, held_out = _split(train.labels, num_old, config)
     sets = {"original": EvalSet(unlabelled, "source"), **held_out}
     images, labels = train.images, train.labels
@@ -51,7 +60,7 @@ def corrupted_problem(
         labels = np.concatenate([train.labels, shifted.labels])
         unlabelled = np.concatenate([unlabelled, np.arange(len(train), len(labels))])
         sets |= variant_sets(variants, len(shifted) // len(variants), first=len(train))
-    return Problem(
+    return _complete(
         name=name,
         classes=tuple(classes),
         num_old=num_old,
@@ -79,6 +88,9 @@ def domain_problem(
     A share of each class of a shifted domain is trained on; all of its images are scored.
     """
     check_domains(name, config.source, config.shifted, domains)
+    check_settings(name, config, num_old=num_old, num_classes=len(classes))
+    if config.validation and "validation" in domains:
+        raise UserError(f"dataset {name}: 'validation' is a domain; rename it, or hold nothing out")
     first, starts = 0, {}
     for domain, members in domains.items():
         starts[domain], first = first, first + len(members)
@@ -96,7 +108,12 @@ def domain_problem(
         sets[domain] = EvalSet(np.arange(start, start + len(members)), role)
         if role == "shifted":
             trained.append(start + _sample(members.labels, config.shifted_share))
-    return Problem(
+            if len(members) and not len(trained[-1]):
+                raise UserError(
+                    f"dataset {name}: shifted_share {config.shifted_share} leaves no image of "
+                    f"{domain} to train on; raise it"
+                )
+    return _complete(
         name=name,
         classes=tuple(classes),
         num_old=num_old,
@@ -104,7 +121,7 @@ def domain_problem(
         labels=np.concatenate([members.labels for members in domains.values()]),
         labelled=labelled,
         unlabelled=np.concatenate(trained),
-        sets={key: one for key, one in sets.items() if len(one.rows)},
+        sets=sets,
         augment=config.augment,
         notes=notes,
     )
@@ -120,6 +137,45 @@ def check_domains(name: str, source: str, shifted: Sequence[str], known: Mapping
             raise UserError(f"dataset {name}: shifted domain {domain!r} is none of {others}")
         if domain in shifted[:number]:
             raise UserError(f"dataset {name}: shifted domain {domain!r} is named twice")
+
+
+def check_num_old(name: str, num_old: int, num_classes: int) -> None:
+    """Refuse a number of old classes that there cannot be."""
+    if not 1 <= num_old <= num_classes:
+        raise UserError(
+            f"dataset {name}: num_old is {num_old}, of {num_classes} classes; set it to a number "
+            f"from 1 to {num_classes}"
+        )
+
+
+def check_settings(name: str, config: Any, *, num_old: int, num_classes: int) -> None:
+    """Refuse numbers of classes and shares of images that there cannot be."""
+    check_num_old(name, num_old, num_classes)
+    for key in ("labelled_share", "shifted_share"):
+        share = getattr(config, key, 1.0)
+        if not 0 < share <= 1:
+            raise UserError(f"dataset {name}: {key} is {share}; it is above 0 and at most 1")
+    if not 0 <= config.validation < 1:
+        raise UserError(
+            f"dataset {name}: validation is {config.validation}; it is at least 0 and below 1"
+        )
+
+
+def _complete(**parts: Any) -> Problem:
+    """Make a problem, and refuse one that has nothing to train on or to score."""
+    problem = Problem(**parts)
+    if not len(problem.labelled):
+        raise UserError(
+            f"dataset {problem.name}: no image has a label: its source has too few images of the "
+            f"{problem.num_old} old classes (choose others, or raise labelled_share)"
+        )
+    for key, one in problem.sets.items():
+        if not len(one.rows):
+            raise UserError(
+                f"dataset {problem.name}: the {one.role} set {key!r} has no images "
+                f"({_REMEDIES[one.role]})"
+            )
+    return problem
 
 
 def _split(

@@ -11,6 +11,7 @@ import numpy as np
 from gcdbench.data.images import FileImages, Images
 from gcdbench.data.problem import Problem, Source
 from gcdbench.data.sources import _ssb
+from gcdbench.data.sources._lists import text_lines
 from gcdbench.errors import UserError
 
 LISTS = ("images_variant_trainval.txt", "images_variant_test.txt")
@@ -71,33 +72,34 @@ data/images/<number>.jpg"""
     def listing(self) -> _ssb.Listing:
         """Read the lists of variants."""
         folder = self.locate(*(f"data/{name}" for name in LISTS), "data/images") / "data"
-        train, test = (_pairs(folder / name) for name in LISTS)
+        listed = [folder / name for name in LISTS]
+        train, test = map(_pairs, listed)
         variants = folder / "variants.txt"
         if variants.is_file():
-            named = set(variants.read_text(encoding="utf-8").splitlines()) - {""}
+            named = set(text_lines(variants)) - {""}
         else:
             named = {variant for _, variant in train + test}
         classes = tuple(sorted(named))  # a class number is the rank of the variant's name
         number = {variant: i for i, variant in enumerate(classes)}
 
-        def part(pairs: list[tuple[str, str]]) -> _ssb.Part:
+        def part(pairs: list[tuple[str, str]], path: Path) -> _ssb.Part:
             strange = sorted({variant for _, variant in pairs} - number.keys())
             if strange:
                 raise UserError(f"{variants}: the variant {strange[0]!r} is not in this list")
             files = [f"{image}.jpg" for image, _ in pairs]
             images = FileImages(folder / "images", [f"aircraft/{name}" for name in files], files)
             labels = np.array([number[variant] for _, variant in pairs], dtype=np.int64)
-            return _ssb.Part(images, labels)
+            return _ssb.Part(images, labels, path)
 
-        shifted = part(test)
+        clean, shifted = part(train, listed[0]), part(test, listed[1])
         stored = list(shifted.images.paths)
-        return _ssb.Listing("aircraft", "fgvc-c", classes, part(train), shifted, stored)
+        return _ssb.Listing("aircraft", "fgvc-c", classes, clean, shifted, stored)
 
 
 def _pairs(path: Path) -> list[tuple[str, str]]:
     """Read lines of ``<image> <variant>``; variants may have spaces."""
     pairs = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(text_lines(path), start=1):
         image, _, variant = line.strip().partition(" ")
         if image and not variant:
             raise UserError(f"{path}, line {number}: expected '<image> <variant>', got {line!r}")

@@ -105,14 +105,15 @@ def _from_devkit(folder: Path, part: str, annotations: Path) -> _ssb.Part:
     try:
         table = np.atleast_1d(loadmat(str(annotations), squeeze_me=True)["annotations"])
         names = [str(row["fname"]) for row in table]
-        labels = np.array([int(row["class"]) - 1 for row in table])
-    except (KeyError, ValueError, NotImplementedError, OSError) as error:
+        labels = np.array([int(row["class"]) - 1 for row in table], dtype=np.int64)
+    except Exception as error:  # whatever scipy raises on files that are cut or of another kind
         message = f"{annotations}: not the devkit's annotations with fname and class ({error})"
         raise UserError(message) from error
     images = folder / f"cars_{part}"
     if (images / f"cars_{part}").is_dir():  # a mirror nests the folder in one of the same name
         images = images / f"cars_{part}"
-    return _ssb.Part(FileImages(images, [f"cars/{part}/{n}" for n in names], names), labels)
+    files = FileImages(images, [f"cars/{part}/{n}" for n in names], names)
+    return _ssb.Part(files, labels, annotations)
 
 
 def _test_annotations(folder: Path) -> Path:
@@ -136,6 +137,7 @@ def _from_folders(folder: Path, part: str, classes: tuple[str, ...]) -> _ssb.Par
     return _ssb.Part(
         FileImages(folder / part, [f"cars/{part}/{n}" for n in names], paths),
         np.array([number[name] for name in folders], dtype=np.int64),
+        folder / part,
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from gcdbench.data.corrupted import CorruptedImages, Recipe
 from gcdbench.data.images import ArrayImages, Images
 from gcdbench.data.problem import Problem, Source
-from gcdbench.data.sources._assemble import Labelled, corrupted_problem
+from gcdbench.data.sources._assemble import Labelled, check_settings, corrupted_problem
 from gcdbench.data.splits import per_class_sample
 from gcdbench.errors import UserError
 
@@ -71,6 +71,7 @@ test_batch"""
     def problem(self, name: str) -> Problem:
         """Read all images: they fit into memory."""
         config, recipe = self.config, Recipe.of(self.config, self.root)
+        check_settings(name, config, num_old=config.num_old, num_classes=len(CLASSES))
         train, test = self._read(*TRAIN, name="train"), self._read("test_batch", name="test")
         self.compare(train=len(train), test=len(test))
         notes = {"split": f"cifar10, {config.num_old} old"}
@@ -131,6 +132,13 @@ def _batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
         with path.open("rb") as file:
             content = _Arrays(file, encoding="latin1").load()
-        return np.asarray(content["data"], dtype=np.uint8), np.asarray(content["labels"])
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError) as error:
+        pixels, labels = np.asarray(content["data"]), np.asarray(content["labels"])
+    except Exception as error:  # a damaged pickle can raise anything
         raise UserError(f"{path}: not a batch of CIFAR-10's Python version ({error})") from error
+    if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3 * 32 * 32:
+        raise UserError(f"{path}: not images of 32 pixels, but {pixels.dtype} of {pixels.shape}")
+    if labels.shape != (len(pixels),) or not len(labels) or labels.dtype.kind not in "iu":
+        raise UserError(f"{path}: {len(pixels)} images do not go with {labels.size} class numbers")
+    if labels.min() < 0 or labels.max() >= len(CLASSES):
+        raise UserError(f"{path}: classes {labels.min()} to {labels.max()} instead of 0 to 9")
+    return pixels, labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -11,6 +12,7 @@ import numpy as np
 from gcdbench.data.images import FileImages, Images
 from gcdbench.data.problem import Problem, Source
 from gcdbench.data.sources import _ssb
+from gcdbench.data.sources._lists import text_lines
 from gcdbench.errors import UserError
 
 
@@ -62,23 +64,25 @@ images/<class>/<image>.jpg"""
 
     def listing(self) -> _ssb.Listing:
         """Read images.txt and the files beside it."""
-        folder = self.locate("images.txt", "image_class_labels.txt", "train_test_split.txt")
-        paths = _column(folder / "images.txt")
-        numbers = _column(folder / "image_class_labels.txt")
-        flags = _column(folder / "train_test_split.txt")
+        lists = ("images.txt", "image_class_labels.txt", "train_test_split.txt")
+        folder = self.locate(*lists, "images")
+        paths, numbers, flags = (_column(folder / name) for name in lists)
         if not paths.keys() == numbers.keys() == flags.keys():
             raise UserError(f"{folder}: images.txt and the lists beside it name different images")
         classes = folder / "classes.txt"
         named = _column(classes) if classes.is_file() else {}
+        _check(folder / lists[1], numbers, lambda value: value.isdecimal(), "a class number")
+        _check(folder / lists[2], flags, lambda value: value in ("0", "1"), "0 (test) or 1")
         keys = sorted(paths, key=int)
         names = [paths[key] for key in keys]
-        labels = np.array([int(numbers[key]) - 1 for key in keys])
-        train = np.array([flags[key] == "1" for key in keys])
+        labels = np.array([int(numbers[key]) - 1 for key in keys], dtype=np.int64)
+        train = np.array([flags[key] == "1" for key in keys], dtype=bool)
 
         def part(chosen: np.ndarray) -> _ssb.Part:
             inside = [names[row] for row in np.flatnonzero(chosen)]
             images = FileImages(folder / "images", [f"cub/{path}" for path in inside], inside)
-            return _ssb.Part(images, labels[chosen])
+            listed = folder / lists[1 if chosen.any() else 2]
+            return _ssb.Part(images, labels[chosen], listed)
 
         test = part(~train)
         return _ssb.Listing(
@@ -94,10 +98,16 @@ images/<class>/<image>.jpg"""
 def _column(path: Path) -> dict[str, str]:
     """Read lines of ``<id> <value>``."""
     rows = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(text_lines(path), start=1):
         key, space, value = line.strip().partition(" ")
-        if key and not (space and key.isdigit()):
+        if key and not (space and key.isdecimal()):
             raise UserError(f"{path}, line {number}: expected '<number> <value>', got {line!r}")
         if key:
-            rows[key] = value
+            rows[key] = value.strip()
     return rows
+
+
+def _check(path: Path, column: dict[str, str], sound: Callable[[str], bool], expected: str) -> None:
+    for key, value in column.items():
+        if not sound(value):
+            raise UserError(f"{path}: image {key} has {value!r} instead of {expected}")

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 from gcdbench.data.images import FileImages, Images, image_files
 from gcdbench.data.problem import Problem, Source
 from gcdbench.data.sources._assemble import Labelled, check_domains, domain_problem
+from gcdbench.data.sources._lists import text_lines
 from gcdbench.data.splits import class_file, class_ids
 from gcdbench.errors import UserError
 
@@ -25,7 +26,8 @@ class DomainNet(Source):
     folders: ClassVar[tuple[str, ...]] = ("domainnet", "DomainNet", "domain_net")
     layout: ClassVar[str] = """\
 <domain>/<class>/<image>, six domains: real painting quickdraw sketch clipart infograph
-<domain>_train.txt and <domain>_test.txt, the official lists, if 'listing: lists' is set"""
+<domain>_train.txt and <domain>_test.txt, the official lists, if 'listing: lists' is set
+(from http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/)"""
     archives: ClassVar[tuple[tuple[str, str], ...]] = (
         ("http://csr.bu.edu/ftp/visda/2019/multi-source/real.zip", ""),
         ("http://csr.bu.edu/ftp/visda/2019/multi-source/groundtruth/painting.zip", ""),
@@ -95,12 +97,43 @@ class DomainNet(Source):
             for domain, paths in self._listed().items()
         }
 
+    def remarks(self) -> list[str]:
+        """Say which folders are of no class."""
+        folder = self.locate(*DOMAINS)
+        return [
+            f"{folder / domain / name}: no class of DomainNet has this name"
+            for domain in DOMAINS
+            for name in _strange(folder / domain)
+        ]
+
     def _listed(self) -> dict[str, list[str]]:
         folder = self.locate(*DOMAINS)
         if self.config.listing == "folders":
-            return {domain: _from_folders(folder, domain) for domain in DOMAINS}
-        self.locate(*(f"{domain}_{part}.txt" for domain in DOMAINS for part in ("train", "test")))
-        return {domain: _from_lists(folder, domain) for domain in DOMAINS}
+            listed = {domain: _from_folders(folder, domain) for domain in DOMAINS}
+        else:
+            lists = (f"{domain}_{part}.txt" for domain in DOMAINS for part in ("train", "test"))
+            self.locate(*lists)
+            listed = {domain: _from_lists(folder, domain) for domain in DOMAINS}
+        for domain in DOMAINS:
+            if not listed[domain]:
+                raise UserError(_nothing(folder / domain))
+        return listed
+
+
+def _nothing(folder: Path) -> str:
+    """Say that a domain has no images, and why that may be so."""
+    strange = _strange(folder)
+    hint = f"; {strange[0]!r} is no class of DomainNet" if strange else ""
+    return f"{folder}: no image is at <class>/<image> below it{hint} (unpack it again)"
+
+
+def _strange(folder: Path) -> list[str]:
+    """List the folders in a domain's that no class is called by."""
+    try:
+        found = {path.name for path in folder.iterdir() if path.is_dir()}
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read as a folder ({error.strerror})") from error
+    return sorted(found - set(class_file("domainnet")["folders"]))
 
 
 @cache
@@ -120,7 +153,10 @@ def _from_lists(folder: Path, domain: str) -> list[str]:
     paths = []
     for part in ("train", "test"):
         path = folder / f"{domain}_{part}.txt"
-        for row, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        lines = text_lines(path)
+        if not lines:
+            raise UserError(f"{path}: no image is listed there; fetch it again")
+        for row, line in enumerate(lines, start=1):
             image, _, label = line.strip().rpartition(" ")
             steps = image.split("/")
             if len(steps) != 3 or steps[0] != domain or str(number.get(steps[1])) != label:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from gcdbench.data.images import FileImages, Images, image_files
 from gcdbench.data.problem import Problem, Source
-from gcdbench.data.sources._assemble import Labelled, domain_problem
+from gcdbench.data.sources._assemble import Labelled, check_num_old, domain_problem
 from gcdbench.data.splits import class_ids
 from gcdbench.errors import UserError
 
@@ -62,10 +62,22 @@ class Folder(Source):
             for domain, paths in listed.items()
         }
 
-    def _listed(self) -> tuple[Path, dict[str, list[str]]]:
+    def remarks(self) -> list[str]:
+        """Say which images belong to no class."""
+        folder = self._folder()
+        stray = [path for path in image_files(folder) if path.count("/") < 2]
+        if not stray:
+            return []
+        return [f"{folder}: {len(stray)} images not in <domain>/<class>/, the first is {stray[0]}"]
+
+    def _folder(self) -> Path:
         folder = (self.root or Path()) / Path(self.config.path).expanduser()
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; it should hold <domain>/<class>/<image>")
+        return folder
+
+    def _listed(self) -> tuple[Path, dict[str, list[str]]]:
+        folder = self._folder()
         listed: dict[str, list[str]] = {}
         for path in image_files(folder):
             if path.count("/") >= 2:
@@ -78,8 +90,7 @@ class Folder(Source):
         config = self.config
         if not config.old:
             number = config.num_old or len(names) // 2
-            if number > len(names):
-                raise UserError(f"dataset {name}: num_old is {number}, of {len(names)} classes")
+            check_num_old(name, number, len(names))
             return names[:number]
         strange = [c for c in config.old if c not in names]
         if strange:

@@ -62,3 +62,10 @@ train/<synset>/<image>.JPEG
         folder = self.locate(*(f"train/{synset}" for synset in synsets)) / "train"
         listed = [f"{synset}/{p}" for synset in synsets for p in image_files(folder / synset)]
         return {"train": FileImages(folder, [f"imagenet/{path}" for path in listed], listed)}
+
+    def remarks(self) -> list[str]:
+        """Say which classes have no images."""
+        images = self.parts()["train"]
+        there = {name.split("/")[1] for name in images.ids}
+        synsets = class_file("imagenet100")["synsets"]
+        return [f"no images of {synset}" for synset in synsets if synset not in there]
