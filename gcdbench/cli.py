@@ -128,6 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print("gcdbench: interrupted; run the same command again to go on", file=sys.stderr)
+        runs.abandon(130)
         return 130
     except BrokenPipeError:
         return 0

@@ -12,7 +12,7 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
@@ -29,9 +29,10 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
+            key, mark = self.construct_object(key_node, deep=True), key_node.start_mark
+            if not isinstance(key, Hashable):
+                raise yaml.MarkedYAMLError(problem="a key must be a word", problem_mark=mark)
             if key in seen:
-                mark = key_node.start_mark
                 raise UserError(f"{mark.name}, line {mark.line + 1}: key {key!r} is given twice")
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
@@ -56,15 +57,20 @@ _Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(node.v
 
 def parse_yaml(text: str, where: str) -> Any:
     """Read YAML text; ``where`` names it in errors."""
-    loader = _Loader(text)
-    loader.name = where
     try:
+        loader = _Loader(text)  # refuses control characters
+        loader.name = where
         return loader.get_single_data()
+    except UserError:
+        raise
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise UserError(f"{where}{line}: not valid YAML ({error.problem})") from error
-    finally:
-        loader.dispose()
+    except RecursionError as error:
+        raise UserError(f"{where}: not valid YAML (nested too deeply)") from error
+    except Exception as error:  # a value that is not what its tag says fails in many ways
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{where}: not valid YAML ({reason})") from error
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -178,7 +184,10 @@ def coerce(value: Any, kind: Any, where: str) -> Any:
     if kind is Any or (isinstance(value, bool) and kind is bool):
         return value
     if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise UserError(f"{where}: the number is too large") from error
     if kind in (int, str) and isinstance(value, kind) and not isinstance(value, bool):
         return value
     expected = {float: "a number", int: "a whole number", bool: "true or false", str: "a word"}

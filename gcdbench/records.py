@@ -141,8 +141,13 @@ def read_done(results: Path, cell: Cell, *, since: float = 0.0) -> dict[str, Any
     Records written before ``since`` (seconds of the epoch) do not count.
     """
     path = cell_folder(results, cell) / RECORD
-    if not path.exists() or path.stat().st_mtime < since:
+    try:
+        if path.stat().st_mtime < since:
+            return None
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:  # a folder that may not be entered
+        return Damaged(path, f"cannot be read ({error})")
     record = read_record(path)
     if isinstance(record, Damaged):
         return record
@@ -213,6 +218,12 @@ def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in settings.items():
         found |= flat(value, f"{prefix}.{key}" if prefix else str(key))
     return found
+
+
+def check_folder(results: Path) -> None:
+    """Refuse a results folder that is none; one that is not there yet is empty."""
+    if results.exists() and not results.is_dir():
+        raise UserError(f"--results {results}: is no folder")
 
 
 def check_writable(results: Path) -> None:

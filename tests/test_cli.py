@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 
@@ -30,6 +31,33 @@ QUICK = ["--suite", "drawshift", "--quick", "--datasets", "line+solid", "--metho
         (["run", "--suite", "drawshift", "--seeds", "one"], "invalid int value"),
         (["run", "--suite", "drawshift", "--plugin", "none.py"], "--plugin none.py: no such file"),
         (["run", "--suite", "drawshift", "--set", "backbone.weights=no.pth"], "no file no.pth"),
+        (
+            ["plan", "--suite", "drawshift", "--set", "train.momentum=1.5"],
+            "momentum must be at",
+        ),
+        (
+            ["plan", "--suite", "drawshift", "--set", "train.weight_decay=-1"],
+            "weight_decay must",
+        ),
+        (
+            ["plan", "--suite", "drawshift", "--set", "train.lr=.inf"],
+            "lr must be above 0 and",
+        ),
+        (["plan", "--suite", "drawshift", "--set", "train.warmup_epochs=-1"], "warmup_epochs must"),
+        (["run", "--suite", "drawshift", "--cache-gb", "nan"], "--cache-gb: expected a finite num"),
+        (["run", "--suite", "drawshift", "--cache-gb", "inf"], "--cache-gb: expected a finite num"),
+        (["run", "--suite", "drawshift", "--cache-gb", "-1"], "--cache-gb: expected a finite numb"),
+        (["run", "--suite", "drawshift", "--cache-gb", "x"], "--cache-gb: expected a number, got"),
+        (["run", "--suite", "drawshift", "--workers", "-1"], "--workers: expected at least 0"),
+        (["run", "--suite", "drawshift", "--jobs", "x"], "--jobs: expected a whole number"),
+        (["status", "--suite", "drawshift", "--watch", "-1"], "--watch: expected a finite number"),
+        (["status", "--suite", "drawshift", "--watch", "nan"], "--watch: expected a finite number"),
+        (["status", "--suite", "drawshift", "--watch", "0"], "--watch: expected a number above 0"),
+        (["plan", "--suite", "drawshift", "--results", __file__], "is no folder"),
+        (["status", "--suite", "drawshift", "--results", __file__], "is no folder"),
+        (["reproduce", "--list", "--results", __file__], "is no folder"),
+        (["results", "verify", "nowhere"], "results verify: no folder nowhere"),
+        (["results", "verify", __file__], "results verify: no folder"),
         (["list", "nothing"], "unknown what 'nothing'"),
         (["fly"], "unknown verb 'fly'"),
         ([], "required"),
@@ -47,6 +75,46 @@ def test_a_results_folder_that_cannot_be_written_to_is_refused_at_once(tmp_path,
     (tmp_path / "file").write_text("")
     assert main(["run", *QUICK, "--results", str(tmp_path / "file" / "runs")]) == 2
     assert "cannot be written to" in capsys.readouterr().err
+
+
+def test_a_device_without_numbers_is_refused(tmp_path, capsys):
+    assert main(["run", *QUICK, "--results", str(tmp_path), "--device", "meta"]) == 2
+    assert "--device meta: not available" in capsys.readouterr().err
+
+
+def test_a_list_of_threads_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2,1")
+    assert main(["run", *QUICK, "--results", str(tmp_path), "--jobs", "2"]) == 2
+    assert "OMP_NUM_THREADS=2,1: expected one whole number" in capsys.readouterr().err
+
+
+def test_a_plan_without_data_has_costs_and_no_keys_and_a_run_is_refused(tmp_path, capsys):
+    where = ["--results", str(tmp_path / "runs"), "--data-root", str(tmp_path), "--seeds", "0", "1"]
+    cells = ["--suite", "ssb-c", "--datasets", "cub-c", "--methods", "simgcd", *where]
+    assert main(["plan", *cells, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [(row["key"], row["done"]) for row in json.loads(out)] == [(None, False)] * 2
+    assert all(row["images"] > 1000 for row in json.loads(out))
+    assert err.count("data not there: ") == 1
+    assert main(["plan", *cells]) == 0
+    assert "to do: " in capsys.readouterr().out
+    assert main(["run", *cells]) == 2
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_one_sentence(monkeypatch, capsys):
+    class Interrupting:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name == "gcdbench.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "meta_path", [Interrupting, *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "gcdbench.cli")
+    with pytest.raises(SystemExit) as done:
+        runpy.run_module("gcdbench", run_name="__main__")
+    assert done.value.code == 130
+    said = "gcdbench: interrupted; run the same command again to go on\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_leaderboard_without_records_says_how_to_make_them(tmp_path, capsys):

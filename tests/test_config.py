@@ -39,6 +39,36 @@ def test_broken_yaml_is_refused_with_its_place(text, sentence):
         parse_yaml(text, "x.yaml")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: \x07",
+        "[1]: 2",
+        "? {a: 1}\n: 2",
+        "!!int abc",
+        "!!float abc",
+        "!!bool abc",
+        "!!timestamp abc",
+        "9" * 5000,
+        "[" * 5000,
+        "&a [*b]",
+    ],
+    ids=lambda text: text[:16],
+)
+def test_what_yaml_cannot_hold_is_one_sentence_in_files_and_on_the_command_line(tmp_path, text):
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"x\.yaml.*: not valid YAML \(.+\)$"):
+        load_yaml(path)
+    with pytest.raises(UserError, match=r"--set train\.lr.*: not valid YAML \(.+\)$"):
+        parse_assignments([f"train.lr={text}"])
+
+
+def test_a_number_that_no_rate_can_be_is_refused():
+    with pytest.raises(UserError, match="the number is too large"):
+        build(Sample, {"rate": 10**400}, "s")
+
+
 def test_a_file_that_is_missing_or_no_mapping_is_refused(tmp_path):
     with pytest.raises(UserError, match="cannot read"):
         load_yaml(tmp_path / "none.yaml")

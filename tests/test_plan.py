@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 import tokenize
 
 import pytest
@@ -76,6 +77,15 @@ def test_the_key_is_the_same_when_asked_again(suite):
     assert first == second
 
 
+def test_a_pickled_cell_makes_its_own_key(suite, monkeypatch):
+    cell = make_cells(Request(suite))[0]
+    key = cell.key
+    again = pickle.loads(pickle.dumps(cell))
+    monkeypatch.setattr(plan, "code_hash", lambda spelling, source: "the code of another process")
+    assert again.key != key
+    assert cell.key == key
+
+
 def test_comments_do_not_change_the_codes_hash_but_code_does(tmp_path):
     path = tmp_path / "a.py"
     path.write_text("x = 1  # one\n\n\n# more\ny = '# not a comment'\n")
@@ -129,6 +139,105 @@ def test_a_malformed_suite_is_refused(tmp_path, text, sentence):
     path.write_text(text)
     with pytest.raises(UserError, match=sentence):
         Suite.load(str(path))
+
+
+def with_lines(tmp_path, lines: str) -> str:
+    """Write a suite of one dataset with some more lines and return its path."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{lines}\ndatasets: {{a: {{source: drawshift}}}}\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("train: 5", "train: expected a mapping of keys to values, got 5"),
+        ("train: [1]", "train: expected a mapping"),
+        ("train:", "train: expected a mapping"),
+        ("seeds: 3", "seeds: expected a list, got 3"),
+        ("seeds: [a]", "seeds[0]: expected a whole number, got 'a'"),
+        ("seeds: [1.5]", "seeds[0]: expected a whole number, got 1.5"),
+        ("seeds: [0, true]", "seeds[1]: expected a whole number, got True"),
+        ("seeds: '012'", "seeds: expected a list, got '012'"),
+        ("seeds: []", "seeds needs at least one entry"),
+        ("default_methods: 3", "default_methods: expected a list, got 3"),
+        ("default_methods: [3]", "default_methods[0]: expected a word, got 3"),
+        ("default_methods: simgcd", "default_methods: expected a list, got 'simgcd'"),
+        ("quick: 3", "quick: expected a mapping"),
+        ("quick: {foo: 3}", "unknown key 'foo' in "),
+        ("quick: {limit: abc}", "quick.limit: expected a whole number, got 'abc'"),
+        ("quick: {limit: -5}", "quick.limit: expected at least 1, got -5"),
+        ("quick: {train: 3}", "quick.train: expected a mapping"),
+        ("methods: [simgcd]", "methods: expected a mapping"),
+        ("methods: {simgcd: 4}", "methods.simgcd: expected a mapping"),
+        ("methods: {simgcd: {trian: {lr: 1}}}", "methods.simgcd; did you mean 'train'?"),
+        ("methods: {simgcd: {train: 4}}", "methods.simgcd.train: expected a mapping"),
+        ("techniques: 4", "techniques: expected a mapping"),
+        ("techniques: {mcc: 4}", "techniques.mcc: expected a mapping"),
+        ("description: [a]", "description: expected a word"),
+        ("extends: 3", "extends: expected a word, got 3"),
+    ],
+)
+def test_a_section_of_a_wrong_type_is_refused_with_file_and_key(tmp_path, line, sentence):
+    path = with_lines(tmp_path, line)
+    with pytest.raises(UserError) as refused:
+        Suite.load(path)
+    assert path in str(refused.value)
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        ("a: {source: 3}", "datasets.a.source: expected a word, got 3"),
+        ("a: {source: drawshift, config: 3}", "datasets.a.config: expected a mapping"),
+        ("a: {source: drawshift, limit: 0}", "datasets.a.limit: expected at least 1, got 0"),
+        ("a: {source: drawshift, task: 0}", "datasets.a.task: expected a mapping"),
+        ("3: {source: drawshift}", "a dataset's name: expected a word, got 3"),
+        ("a:", "datasets.a: expected a mapping"),
+    ],
+)
+def test_a_dataset_of_a_wrong_type_is_refused_with_file_and_key(tmp_path, entry, sentence):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"datasets:\n  {entry}\n")
+    with pytest.raises(UserError) as refused:
+        Suite.load(str(path))
+    assert str(refused.value).startswith(f"{path}: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("methods: {simgcdd: {}}", "unknown method 'simgcdd' in {}: methods; did you mean 'simgcd"),
+        (
+            "techniques: {mccc: {}}",
+            "unknown technique 'mccc' in {}: techniques; did you mean 'm",
+        ),
+        ("quick: {methods: {gdc: {}}}", "unknown method 'gdc' in {}: quick.methods"),
+    ],
+)
+def test_settings_of_what_nobody_has_are_refused(tmp_path, line, sentence):
+    path = with_lines(tmp_path, line)
+    with pytest.raises(UserError) as refused:
+        make_cells(Request(path, methods=("simgcd",)))
+    assert str(refused.value).startswith(sentence.format(path))
+
+
+def test_a_suite_may_have_settings_for_a_plugged_method(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_plugins", {kind: {} for kind in registry.KINDS})
+    copy = tmp_path / "mine_too.py"
+    copy.write_text((shipped("methods") / "simgcd.py").read_text())
+    path = with_lines(tmp_path, "methods: {mine_too: {train: {lr: 0.25}}}")
+    registry.add_plugin(copy)
+    assert make_cells(Request(path, methods=("mine_too",)))[0].train.lr == 0.25
+
+
+def test_suites_that_extend_each_other_are_refused(tmp_path):
+    one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
+    one.write_text(f"extends: {other}\ndatasets: {{a: {{source: drawshift}}}}\n")
+    other.write_text(f"extends: {one}\ndatasets: {{a: {{source: drawshift}}}}\n")
+    with pytest.raises(UserError, match="extend each other in a circle"):
+        Suite.load(str(one))
 
 
 def test_a_suite_may_start_from_the_settings_of_another(tmp_path, suite):

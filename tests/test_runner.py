@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
 import pytest
 import torch
 from runner_toy import EPOCHS, STEPS, Toy, make_toy
 
-from gcdbench import records
+from gcdbench import records, registry
+from gcdbench.cli import _parser, main
+from gcdbench.layout import shipped
 from gcdbench.plan import Cell
 from gcdbench.runner import cell as cell_module
-from gcdbench.runner import checkpoint, journal
+from gcdbench.runner import checkpoint, circle, commands, journal
+from gcdbench.runner.cost import CostModel
 from gcdbench.runner.stop import Interrupted, Stop
 
 
@@ -189,3 +193,211 @@ def test_a_file_of_images_that_is_gone_before_training_is_one_sentence(toy, monk
     monkeypatch.setattr(cell_module, "evaluate", gone)
     ((_, message),) = toy.run([toy.cell()]).failed
     assert "picture.png" in message
+
+
+@pytest.fixture
+def plugged(tmp_path, monkeypatch):
+    """Return the file of a method that was added by --plugin."""
+    monkeypatch.setattr(registry, "_plugins", {kind: {} for kind in registry.KINDS})
+    path = tmp_path / "plugged.py"
+    path.write_text((shipped("methods") / "gcd.py").read_text())
+    registry.add_plugin(path)
+    return path
+
+
+def test_a_method_that_was_edited_after_the_key_was_made_is_refused_before_training(
+    toy, plugged, monkeypatch
+):
+    steps = []
+    monkeypatch.setattr(cell_module.CellRun, "_on_step", lambda *rest: steps.append(rest))
+    cell = toy.cell("plugged")
+    assert cell.key
+    plugged.write_text(plugged.read_text() + "\n\nMORE = 1\n")
+    ((_, message),) = toy.run([cell]).failed
+    assert "code has changed since the run was started: start again" in message
+    assert steps == []
+
+
+def test_a_comment_that_was_added_after_the_key_was_made_does_not_matter(toy, plugged):
+    cell = toy.cell("plugged", train={"epochs": 1})
+    assert cell.key
+    plugged.write_text(plugged.read_text() + "\n# more\n")
+    assert toy.run([cell]).trained == [cell]
+
+
+@pytest.fixture
+def spoilt(tmp_path) -> Toy:
+    """Return a suite of its own, of which one picture is no picture."""
+    toy = make_toy(tmp_path)
+    picture(toy).write_text("no picture")
+    return toy
+
+
+def picture(toy: Toy):
+    return toy.suite.parent / "pictures/ink/cross/1.png"
+
+
+@pytest.mark.parametrize("bank", [0, 2])
+def test_an_unreadable_image_is_in_the_record_and_told_once_more_at_the_end(spoilt, caplog, bank):
+    cell = spoilt.cell(train={"view_bank": bank})
+    assert spoilt.run([cell]).trained == [cell]
+    noted = record(spoilt, cell)["problem"]["unreadable"]
+    assert noted["count"] == 1
+    ((place, reason),) = noted["first"].items()
+    assert place == str(picture(spoilt))
+    assert "cannot identify image" in reason
+    said = f"{cell.label}: 1 of the images cannot be read, the first one is {place}; --strict"
+    assert caplog.text.count(said) == 1
+
+
+def test_an_unreadable_image_is_in_the_records_of_cells_that_took_over_its_features(spoilt):
+    cells = spoilt.cells("simgcd", "gcd")
+    spoilt.run(cells)
+    counts = [record(spoilt, cell)["problem"]["unreadable"]["count"] for cell in cells]
+    assert counts == [1, 1]
+
+
+def test_nothing_is_said_about_images_that_can_be_read(toy):
+    cell = toy.cell()
+    toy.run([cell])
+    assert "unreadable" not in record(toy, cell)["problem"]
+
+
+def test_a_leaderboard_names_the_cells_with_unreadable_images(spoilt, capsys):
+    assert main(spoilt.command("run", "--methods", "simgcd")[3:]) == 0
+    sentence = (
+        "Images could not be read and were scored as grey squares: 1 in simgcd on toy, seed 0."
+    )
+    assert sentence in capsys.readouterr().out
+    assert sentence in (spoilt.results / "leaderboard/toy.html").read_text()
+
+
+@pytest.mark.parametrize("bank", [0, 2])
+def test_strict_fails_a_cell_with_an_unreadable_image_by_its_path(spoilt, capsys, bank):
+    command = spoilt.command("run", "--methods", "simgcd", "--strict")[3:]
+    assert main([*command, "--set", f"train.view_bank={bank}"]) == 1
+    said = capsys.readouterr().err
+    assert f"failed: Unreadable: {picture(spoilt)}: cannot be read as an image" in said
+
+
+def test_strict_is_no_part_of_the_key(toy):
+    cell = toy.cell()
+    toy.run([cell], strict=True)
+    assert toy.run([cell]).skipped == [cell]
+
+
+@pytest.mark.parametrize("in_the_way", [".", "lock"])
+def test_a_folder_that_cannot_be_used_fails_its_cell_only(toy, in_the_way):
+    cells = toy.cells("gcd", "simgcd", datasets=("toy",))
+    folder = records.cell_folder(toy.results, cells[0])
+    if in_the_way == ".":
+        folder.parent.mkdir(parents=True)
+        folder.write_text("a file where a folder should be")
+    else:
+        (folder / in_the_way).mkdir(parents=True)  # a folder where a file should be
+    outcome = toy.run(cells)
+    ((cell, message),) = outcome.failed
+    assert cell is cells[0]
+    assert message.startswith(f"{folder} cannot be used (")
+    assert "run again" in message
+    assert outcome.trained == [cells[1]]
+
+
+def test_a_folder_that_cannot_be_cleaned_up_fails_its_cell_only(toy, monkeypatch):
+    def fail(folder):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(records, "clean_up", fail)
+    cell = toy.cell()
+    ((_, message),) = toy.run([cell]).failed
+    assert "cannot be used (Permission denied)" in message
+    noted = journal.read(records.cell_folder(toy.results, cell), journal.FAILURE)
+    assert noted is not None
+    assert noted["message"] == message
+
+
+def trained_by(toy: Toy, monkeypatch, *arguments: str, stop_at: int | None = None) -> list[str]:
+    """Run both methods by the command line and return those that were trained, in order."""
+    trained: list[str] = []
+    execute = cell_module.CellRun.execute
+
+    def counted(self):
+        if len(trained) == stop_at:
+            raise Interrupted
+        trained.append(self.cell.spelling.text)
+        return execute(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cell_module.CellRun, "execute", counted)
+        words = ["--methods", "gcd", "simgcd", "--datasets", "toy", *arguments]
+        assert main(toy.command("run", *words)[3:]) == (0 if stop_at is None else 130)
+    return trained
+
+
+def test_an_interrupted_rerun_goes_on_and_the_next_one_starts_over(toy, monkeypatch):
+    assert trained_by(toy, monkeypatch) == ["gcd", "simgcd"]
+    assert trained_by(toy, monkeypatch, "--rerun", stop_at=1) == ["gcd"]
+    assert trained_by(toy, monkeypatch, "--rerun") == ["simgcd"]
+    assert list(toy.results.glob("rerun-*")) == []
+    assert trained_by(toy, monkeypatch, "--rerun") == ["gcd", "simgcd"]
+
+
+def test_a_note_of_a_rerun_that_is_complete_or_damaged_does_not_count(toy, monkeypatch):
+    trained_by(toy, monkeypatch)
+    note = commands._rerun_note(toy.results, toy.cells("gcd", "simgcd", datasets=("toy",)))
+    for text in ('{"started": 0.0}', "", "[]", '{"started": "x"}'):
+        note.write_text(text)
+        assert trained_by(toy, monkeypatch, "--rerun") == ["gcd", "simgcd"], text
+
+
+def test_the_checkout_is_looked_at_before_training(toy, monkeypatch):
+    seen = []
+    train = cell_module.trainer.train
+    monkeypatch.setattr(cell_module, "provenance", lambda: seen.append("provenance") or {})
+    monkeypatch.setattr(
+        cell_module.trainer, "train", lambda *a, **k: seen.append("train") or train(*a, **k)
+    )
+    toy.run([toy.cell()])
+    assert seen == ["provenance", "train"]
+
+
+def test_a_record_holds_the_hash_of_the_weights_that_were_loaded(toy, tmp_path):
+    one, other = toy.cell(), toy.cell(train={"lr": 0.02})
+    toy.run([one, other])
+    hashes = {record(toy, cell)["provenance"]["backbone"] for cell in (one, other)}
+    assert len(hashes) == 1  # training does not change it
+    assert len(hashes.pop()) == 64
+
+
+def test_times_of_cells_that_were_trained_side_by_side_do_not_count(toy):
+    cells = toy.cells("gcd", "simgcd", datasets=("toy",), train={"view_bank": 0})
+    toy.run(cells, share_trunk=True)
+    found = [record(toy, cell) for cell in cells]
+    assert all(one["provenance"]["side_by_side"] for one in found)
+    assert CostModel(found).estimate(cells[0]).seconds is None
+
+
+def test_a_process_with_cells_in_threads_is_ended_at_once(monkeypatch):
+    codes, begun, go_on = [], threading.Event(), threading.Event()
+
+    def job(seat):
+        begun.set()
+        go_on.wait()
+
+    monkeypatch.setattr(commands.os, "_exit", codes.append)
+    commands.abandon(130)
+    assert codes == []
+    caller = threading.Thread(target=lambda: circle.Circle(1).run([job]))
+    caller.start()
+    begun.wait()
+    commands.abandon(130)
+    go_on.set()
+    caller.join()
+    assert codes == [130]
+
+
+def test_a_cache_that_the_processes_of_a_cell_do_not_use_is_told(toy, caplog):
+    words = toy.command("run", "--cache-gb", "1")[3:]
+    for more, said in (["--jobs", "2"], False), (["--nproc-per-node", "2"], True):
+        commands._options(_parser().parse_args([*words, *more]), [])
+        assert ("--cache-gb does nothing here" in caplog.text) is said

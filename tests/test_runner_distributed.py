@@ -93,8 +93,8 @@ def in_two_processes(folder: Path, function: Callable[[Together], object]) -> li
     return [ended(pid) for pid in pids]
 
 
-def run_together(toy: Toy, cells: list[Cell], team: Together) -> Outcome:
-    return work_off(cells, Squad(Setting(toy.results, CPU, team=team), team))
+def run_together(toy: Toy, cells: list[Cell], team: Together, **more) -> Outcome:
+    return work_off(cells, Squad(Setting(toy.results, CPU, team=team, **more), team))
 
 
 def fit(name: str, team: Together | Alone) -> dict[str, Tensor]:
@@ -204,6 +204,36 @@ def test_an_error_of_one_process_is_what_its_cell_failed_of(tmp_path):
     assert in_two_processes(tmp_path, member) == [1, 1]
     failure = journal.read(records.cell_folder(toy.results, cell), journal.FAILURE)
     assert failure["message"].startswith("process 1 of 2: the machine is out of memory")
+
+
+def test_an_image_that_one_process_cannot_read_fails_a_strict_cell_by_its_path(tmp_path):
+    toy = make_toy(tmp_path)
+    picture = tmp_path / "pictures/ink/cross/1.png"
+    cell = toy.cell("simgcd", train={"view_bank": 0})
+    assert cell.key
+    picture.write_text("no picture")
+    assert in_two_processes(tmp_path, lambda team: run_strictly(toy, cell, team)) == [1, 1]
+    failure = journal.read(records.cell_folder(toy.results, cell), journal.FAILURE)
+    assert f"{picture}: cannot be read as an image" in failure["message"]
+
+
+def run_strictly(toy: Toy, cell: Cell, team: Together) -> None:
+    run_together(toy, [cell], team, strict=True)
+
+
+def test_a_folder_that_cannot_be_used_fails_its_cell_in_all_processes(tmp_path):
+    toy = make_toy(tmp_path)
+    cells = [toy.cell("gcd"), toy.cell()]
+    folder = records.cell_folder(toy.results, cells[0])
+    folder.parent.mkdir(parents=True)
+    folder.write_text("a file where a folder should be")
+
+    def member(team: Together) -> None:
+        outcome = run_together(toy, cells, team)
+        assert [cell for cell, _ in outcome.failed] == cells[:1]
+        assert outcome.trained == cells[1:]
+
+    assert in_two_processes(tmp_path, member) == [0, 0]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -13,7 +15,9 @@ from runner_toy import Toy, make_toy
 from gcdbench import records, registry
 from gcdbench.plan import Cell
 from gcdbench.runner import journal
-from gcdbench.runner.pool import Pool, Post, Worker, cause_of_death, posts
+from gcdbench.runner import pool as pool_module
+from gcdbench.runner.local import Attempt
+from gcdbench.runner.pool import Pool, Post, Worker, cause_of_death, deaf, posts
 from gcdbench.runner.stop import Interrupted
 
 SUICIDE = '''"""A technique that kills its process in the second step of seed 1, or sleeps there."""
@@ -145,6 +149,40 @@ def test_the_cores_are_divided_among_the_jobs(monkeypatch):
     assert posts("cpu", 20)[19].threads == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert posts("cpu", 2)[0].threads == 4
+
+
+def test_a_process_that_sees_other_code_does_not_train(made):
+    def never(cell):
+        raise AssertionError
+
+    cell = made.cell()
+    answer = pool_module._attempt(never, made.results, cell, "the key of other code")
+    assert answer == Attempt("failed", pool_module.CHANGED)
+
+
+def test_a_folder_that_cannot_be_made_fails_the_cell_and_not_its_process(made):
+    toy = made.elsewhere("in-the-way")
+    cell = toy.cell()
+    folder = records.cell_folder(toy.results, cell)
+    folder.parent.mkdir(parents=True)
+    folder.write_text("a file where a folder should be")
+    answer = pool_module._attempt(lambda cell: Attempt("trained"), toy.results, cell, cell.key)
+    assert answer.kind == "failed"
+    assert answer.message.startswith(f"{folder} cannot be used (File exists)")
+
+
+def test_a_process_that_starts_does_not_hear_ctrl_c_and_its_parent_does():
+    with deaf():
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        child.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            child.wait(timeout=0.5)
+    finally:
+        child.kill()
+        child.wait()
+    with pytest.raises(KeyboardInterrupt), deaf():
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_every_gpu_gets_a_process(monkeypatch):

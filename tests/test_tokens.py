@@ -128,6 +128,13 @@ def test_a_sweep_is_the_same_from_the_store_and_without_room(problem, loader):
     assert problem.images.opened == opened
 
 
+def test_features_of_two_precisions_do_not_mix_in_one_store(problem, loader):
+    store, words = TokenStore(), (problem, loader, tiny_backbone(), CPU)
+    Sweeper(*words, store, "k", "float16").sweep()
+    exact, alone = (Sweeper(*words, s, "k", "float32").sweep() for s in (store, TokenStore()))
+    assert torch.equal(exact.features, alone.features)
+
+
 def test_retired_features_stay_until_others_need_their_room(problem, loader, monkeypatch):
     backbone, size = tiny_backbone(), packed_shape(tiny_backbone(), CPU, "tokens")
     one = len(Sweeper(problem, loader, backbone, CPU, TokenStore()).rows) * prod(size) * 4

@@ -198,6 +198,17 @@ def test_no_snapshot_is_made_of_a_run_that_has_diverged():
         fit(poisoned(make(), at=3), on_step=save)
 
 
+def test_weights_that_the_last_step_has_broken_are_no_result():
+    bench = make()
+
+    def spoil(moment: Moment) -> None:
+        if moment.clock.step == CONFIG.epochs * Rows.steps_per_epoch - 1:
+            next(p for p in bench.model.parameters() if p.requires_grad).data.fill_(float("inf"))
+
+    with pytest.raises(Diverged, match=r"is not finite after the last step.*train\.lr"):
+        fit(bench, on_step=spoil)
+
+
 def test_a_snapshot_of_another_model_is_refused():
     kept = []
     fit(make(), on_epoch=lambda progress: kept.append(progress.state()))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -116,7 +117,7 @@ class Board:
     @cached_property
     def caveats(self) -> list[str]:
         """What may not be concluded, in sentences."""
-        return statistics.caveats(self.scores)
+        return [*statistics.caveats(self.scores), *_unreadable(self.collection.records)]
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
         """Evaluation sets of a dataset with their roles, in the order of ``ROLES``."""
@@ -138,6 +139,18 @@ def make(collection: Collection, suite: str) -> Board:
     """Compute a leaderboard."""
     role = "shifted" if "shifted" in set(collection.table["role"]) else "source"
     return Board(suite, collection, role, _numbers(collection), _standings(collection, role))
+
+
+def _unreadable(recorded: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Say in which cells images could not be read."""
+    cells = [
+        f"{count} in {record['method']} on {record['dataset']}, seed {record['seed']}"
+        for record in recorded
+        if (count := record["problem"].get("unreadable", {}).get("count", 0))
+    ]
+    if not cells:
+        return []
+    return [f"Images could not be read and were scored as grey squares: {'; '.join(cells)}."]
 
 
 def _numbers(collection: Collection) -> list[Number]:

@@ -50,6 +50,7 @@ def reproduce(arguments: argparse.Namespace) -> int:
         raise UserError("reproduce: name a table; 'gcdbench reproduce --list' shows them")
     names = dict.fromkeys(arguments.tables or tables())
     plans = make_plans([load(name) for name in names], choice)
+    records.check_folder(arguments.results)
     if arguments.list:
         _say(listing(plans, _cost_model(arguments)))
         return 0

@@ -7,6 +7,7 @@ import logging
 import math
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,11 +29,12 @@ from gcdbench.runner.circle import Seat
 from gcdbench.runner.meter import Meter, device_name
 from gcdbench.runner.provenance import provenance
 from gcdbench.runner.stop import Interrupted, Stop
-from gcdbench.runner.tokencache import TokenCache, trunk_key
+from gcdbench.runner.tokencache import TokenCache, trunk_key, weights_digest
 from gcdbench.runner.tracker import Tracker
 from gcdbench.tokens import BankedLoader, TokenStore
 
 CHECKPOINT_SECONDS = 60.0  # least time between two checkpoints
+NAMED = 20  # unreadable images that a record names
 LINE_SECONDS = 60.0  # between lines about a cell where no progress bar is seen
 log = logging.getLogger(__name__)
 
@@ -84,6 +86,7 @@ class Setting:
     workers: int = 0  # processes that load images
     tensorboard: bool = False
     keep_weights: bool = False  # what training changed, beside the record
+    strict: bool = False  # an image that cannot be read fails its cell
     since: float = 0.0  # older records do not count as done
     stop: Stop = field(default_factory=Stop)
     team: Team = field(default_factory=Alone)
@@ -91,6 +94,8 @@ class Setting:
     cache: Path | None = None  # folder of frozen features, for all processes
     cache_bytes: int = 0  # that may be in it
     store: TokenStore = field(default_factory=TokenStore)
+    # by problem: what could not be read, also for cells that take the features of one before them
+    unreadable: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def fresh_store(self) -> TokenStore:
         """Return an empty store of frozen features: in memory, and on disk if that is wanted."""
@@ -99,7 +104,7 @@ class Setting:
         return TokenStore(disk=TokenCache(self.cache, self.cache_bytes))
 
 
-def make_loader(cell: Cell, size: int, *, workers: int = 0) -> Loader:
+def make_loader(cell: Cell, size: int, *, workers: int = 0, strict: bool = False) -> Loader:
     """Return what serves a cell's images, in squares of ``size`` pixels."""
     return Loader(
         cell.problem(),
@@ -108,6 +113,7 @@ def make_loader(cell: Cell, size: int, *, workers: int = 0) -> Loader:
         seed=cell.seed,
         workers=workers,
         draws_per_epoch=cell.train.draws_per_epoch,
+        strict=strict,
     )
 
 
@@ -129,13 +135,17 @@ class CellRun:
 
     def __init__(self, cell: Cell, setting: Setting, heart: journal.Heart) -> None:
         self.cell, self.setting, self.heart = cell, setting, heart
+        self.origin = provenance()  # now: the checkout may change while the cell is trained
         self.folder = records.cell_folder(setting.results, cell)
         self.meter = Meter(setting.device, setting.team.size)
         self.curve: list[dict[str, Any]] = []
         self.problem = cell.problem()
         config, device = cell.train, setting.device
         backbone = load_backbone(cell.backbone).to(device)
-        self.loader = make_loader(cell, backbone.image_size, workers=setting.workers)
+        self.loader = make_loader(
+            cell, backbone.image_size, workers=setting.workers, strict=setting.strict
+        )
+        self.origin["backbone"] = weights_digest(backbone)
         trunk = trunk_key(backbone, device)
         self.sweeper = Sweeper(
             *(self.problem, self.loader, backbone, device, setting.store),
@@ -179,6 +189,7 @@ class CellRun:
             final = self._evaluate()
             record = self._record(final)
             if team.leads:
+                self._tell_unreadable()
                 records.write_record(self.folder, record, final.predictions)
                 if self.setting.keep_weights:
                     weights.keep(self.folder, self.cell.key, self.model)
@@ -262,6 +273,18 @@ class CellRun:
     def _evaluate(self) -> Evaluation:
         return evaluate(self.model, self.problem, self.sweeper, self.services)
 
+    @property
+    def _unreadable(self) -> dict[str, str]:
+        """Reasons by image, of all that cells of this problem could not read in this process."""
+        known = self.setting.unreadable.setdefault(self.problem.fingerprint, {})
+        known.update(self.loader.unreadable)
+        return known
+
+    def _tell_unreadable(self) -> None:
+        if found := self._unreadable:
+            text = "%s: %d of the images cannot be read, the first one is %s; --strict refuses them"
+            log.warning(text, self.cell.label, len(found), min(found))
+
     def _record(self, final: Evaluation) -> dict[str, Any]:
         cell, problem = self.cell, self.problem
         return _without_nan(
@@ -279,19 +302,27 @@ class CellRun:
                     "labelled": len(problem.labelled),
                     "unlabelled": len(problem.unlabelled),
                     "notes": problem.notes,
+                    **_without(self._unreadable),
                 },
                 "sets": final.sets,
                 "summary": final.summary,
                 "curve": self.curve,
                 "provenance": {
-                    **provenance(),
+                    **self.origin,
                     "device": device_name(self.setting.device),
                     "processes": self.setting.team.size,
+                    "side_by_side": self.setting.seat is not None,
                     "threads": torch.get_num_threads(),
                 },
                 "timing": self.meter.read(),
             }
         )
+
+
+def _without(unreadable: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a record says about images that it does without; nothing if there are none."""
+    first = dict(sorted(unreadable.items())[:NAMED])
+    return {"unreadable": {"count": len(unreadable), "first": first}} if unreadable else {}
 
 
 def _loss(terms: dict[str, Tensor]) -> float:

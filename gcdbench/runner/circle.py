@@ -23,6 +23,13 @@ from gcdbench.nn.backbone import Backbone, Level, Patches, Tokens
 from gcdbench.plan import Cell
 from gcdbench.tokens import digest
 
+THREADS = "side by side "  # how the names of threads begin that run cells
+
+
+def running() -> bool:
+    """Tell whether cells are still in the middle of their steps."""
+    return any(thread.name.startswith(THREADS) for thread in threading.enumerate())
+
 
 def groups(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Return the cells that may draw the same batches of fresh views, at least two together."""
@@ -59,7 +66,10 @@ class Circle:
             finally:
                 self._leave(number)
 
-        threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(len(jobs))]
+        threads = [
+            threading.Thread(target=work, args=(n,), name=f"{THREADS}{n}", daemon=True)
+            for n in range(len(jobs))
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -6,9 +6,12 @@ Torch is imported by ``run`` alone.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import hashlib
 import json
 import logging
+import math
 import os
 import sys
 import time
@@ -29,11 +32,13 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: all GPUs, else the CPU)")
     add("--jobs", type=_positive, metavar="N", help="cells at a time (default: one per GPU)")
     add("--nproc-per-node", type=_positive, default=1, metavar="N", help="processes for each cell")
-    add("--workers", type=int, default=0, metavar="N", help="processes that load images, per cell")
+    loading = "processes that load images, per cell"
+    add("--workers", type=_count, default=0, metavar="N", help=loading)
     space = "disk space for frozen features, shared by all cells and processes (default: none)"
-    add("--cache-gb", type=float, default=0.0, metavar="GB", help=space)
+    add("--cache-gb", type=_amount, default=0.0, metavar="GB", help=space)
     together = "train cells that draw the same batches side by side, by one pass over the trunk"
     add("--share-trunk", action="store_true", help=together)
+    add("--strict", action="store_true", help="fail cells with an image that cannot be read")
     add("--rerun", action="store_true", help="train recorded cells again; old records are kept")
     add("--tensorboard", action="store_true", help="write curves for TensorBoard as well")
     add("--keep-weights", action="store_true", help="keep what was trained, for plot pca|attention")
@@ -63,6 +68,8 @@ def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
     outcome = _run_here(arguments, cells)
     if not leads():
         return outcome
+    if arguments.rerun and not outcome.failed:
+        _rerun_note(arguments.results, cells).unlink(missing_ok=True)
     if not outcome.trained and not outcome.failed:
         log.info("all %d cells are recorded already: nothing was trained", len(cells))
     elif outcome.skipped:
@@ -84,7 +91,36 @@ def leads() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+def abandon(code: int) -> None:
+    """End the process at once if cells run in threads of it: Python would abort over them."""
+    circle = sys.modules.get("gcdbench.runner.circle")  # it imports torch
+    if circle is not None and circle.running():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _rerun_note(results: Path, cells: Sequence[Cell]) -> Path:
+    """Return the file that remembers when the unfinished rerun of these cells was started."""
+    name = hashlib.sha256(" ".join(sorted(cell.key for cell in cells)).encode()).hexdigest()
+    return results / f"rerun-{name[:16]}.json"
+
+
+def _rerun_start(results: Path, cells: Sequence[Cell]) -> float:
+    """Return when the rerun was started: now, unless the same one was interrupted before."""
+    note = _rerun_note(results, cells)
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        before = float(json.loads(note.read_text(encoding="utf-8"))["started"])
+        if not all(records.is_done(results, cell, since=before) for cell in cells):
+            log.info("going on with the rerun of %s", time.strftime("%c", time.localtime(before)))
+            return before
+    now = time.time()
+    if leads():
+        records.write_atomically(note, json.dumps({"started": now}).encode())
+    return now
+
+
+def _options(arguments: argparse.Namespace, cells: Sequence[Cell]) -> dict[str, Any]:
     """Return how cells are run, wherever that is."""
     from gcdbench.runner.tracker import check_tensorboard
 
@@ -93,11 +129,15 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     several = (arguments.jobs or 1) > 1 or arguments.nproc_per_node > 1
     if arguments.share_trunk and (several or arguments.launcher == "slurm"):
         raise UserError("--share-trunk: cells share a trunk in one process, on this machine only")
+    together = arguments.nproc_per_node > 1 or os.environ.get("WORLD_SIZE", "1") != "1"
+    if arguments.cache_gb and together and leads():
+        log.warning("--cache-gb does nothing here: processes of one cell keep features in memory")
     return {
         "workers": arguments.workers,
         "tensorboard": arguments.tensorboard,
         "keep_weights": arguments.keep_weights,
-        "since": time.time() if arguments.rerun else 0.0,
+        "strict": arguments.strict,
+        "since": _rerun_start(arguments.results, cells) if arguments.rerun else 0.0,
         **_cache(arguments),
     }
 
@@ -116,7 +156,7 @@ def _submit(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
         plugins=[Path(plugin) for plugin in arguments.plugin or ()],
         device=arguments.device,
         processes=arguments.nproc_per_node,
-        **_options(arguments),
+        **_options(arguments, cells),
     )
     if known := len(cells) - len(jobs):
         log.info("%d of %d cells are recorded or have a job already", known, len(cells))
@@ -134,7 +174,7 @@ def _run_here(arguments: argparse.Namespace, cells: list[Cell]) -> Any:
 
     if arguments.slurm:
         raise UserError("--slurm: add --launcher slurm to run on a cluster")
-    options = _options(arguments)
+    options = _options(arguments, cells)
     if is_member():
         return run_as_member(cells, arguments.results, arguments.device, **options)
     if arguments.nproc_per_node > 1:
@@ -176,25 +216,30 @@ def plan(arguments: argparse.Namespace, request: Request) -> int:
     """Show what would run, what it will cost and what is done."""
     from gcdbench.runner.cost import CostModel, duration
 
+    records.check_folder(arguments.results)
     cells = make_cells(request)
     sound = (r for _, r in records.read_all(arguments.results) if isinstance(r, dict))
     model = CostModel(sound)
+    absent = _absent(cells)
     rows = [
         {
             "dataset": cell.dataset,
             "method": cell.spelling.text,
             "seed": cell.seed,
-            "key": cell.key,
-            "done": records.is_done(arguments.results, cell),
+            "key": None if cell.dataset in absent else cell.key,
+            "done": cell.dataset not in absent and records.is_done(arguments.results, cell),
             **dataclasses.asdict(model.estimate(cell)),
         }
         for cell in cells
     ]
+    for reason in dict.fromkeys(absent.values()):
+        log.warning("data not there: %s", reason)
     if arguments.json:
         _say(json.dumps(rows, indent=1))
         return 0
     for row in rows:
-        place = f"{row['dataset']:<20} {row['method']:<24} seed {row['seed']:<4} {row['key']}"
+        key = row["key"] or "-"
+        place = f"{row['dataset']:<20} {row['method']:<24} seed {row['seed']:<4} {key:<16}"
         time_ = "" if row["seconds"] is None else f", about {duration(row['seconds'])}"
         cost = f"to do: {row['images']:,} images{time_} ({row['basis']})"
         _say(f"{place}  {'done' if row['done'] else cost}")
@@ -208,10 +253,28 @@ def plan(arguments: argparse.Namespace, request: Request) -> int:
     return 0
 
 
+def _absent(cells: Sequence[Cell]) -> dict[str, str]:
+    """Return the datasets that are not there, with what is missing; their cells have no key."""
+    reasons = {}
+    for cell in {cell.dataset: cell for cell in cells}.values():
+        try:
+            cell.problem()
+        except UserError as error:
+            reasons[cell.dataset] = str(error)
+    return reasons
+
+
 def add_status(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``status`` beside those of a request."""
     add = parser.add_argument
-    add("--watch", type=float, nargs="?", const=5.0, metavar="SECONDS", help="look again and again")
+    add(
+        "--watch",
+        type=_seconds,
+        nargs="?",
+        const=5.0,
+        metavar="SECONDS",
+        help="look again and again",
+    )
     add("--json", action="store_true", help="for programs")
 
 
@@ -219,6 +282,7 @@ def status(arguments: argparse.Namespace, request: Request) -> int:
     """Show where each cell stands, and why one failed or is stale."""
     from gcdbench.runner import status as status_
 
+    records.check_folder(arguments.results)
     cells = make_cells(request)
     while True:
         rows = status_.states(cells, arguments.results)
@@ -247,6 +311,8 @@ def results(arguments: argparse.Namespace) -> int:
     from gcdbench.runner.merge import merge, sound
 
     if arguments.action == "verify":
+        if not arguments.folder.is_dir():
+            raise UserError(f"results verify: no folder {arguments.folder}")
         refused: list[tuple[Path, str]] = []
         count = sum(1 for _ in sound(arguments.folder, refused))
         _say(f"{count} sound records, {len(refused)} that cannot be trusted")
@@ -263,9 +329,33 @@ def results(arguments: argparse.Namespace) -> int:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+    return _count(text, least=1)
+
+
+def _count(text: str, least: int = 0) -> int:
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from error
+    if number < least:
+        raise argparse.ArgumentTypeError(f"expected at least {least}, got {number}")
+    return number
+
+
+def _amount(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from error
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a finite number of at least 0, got {text}")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = _amount(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError("expected a number above 0, got 0")
     return number
 
 

@@ -19,7 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gcdbench.data.loader import Loader, substitutes
+from gcdbench.data.images import Unreadable
+from gcdbench.data.loader import Failure, Loader, substitutes
 from gcdbench.errors import UserError
 from gcdbench.method import Batch
 from gcdbench.nn.backbone import Backbone
@@ -165,6 +166,19 @@ class _Gather(torch.autograd.Function):
         return grads[0][ctx.place] * ctx.size, None, None
 
 
+class OnlyHere(RuntimeError):
+    """An error that one process meets: the others would wait for it."""
+
+
+def _own(
+    answers: Iterator[tuple[Tensor, list[Failure]]],
+) -> Iterator[tuple[Tensor, list[Failure]]]:
+    try:
+        yield from answers
+    except Unreadable as error:  # the images are in this process's part of the batch
+        raise OnlyHere(str(error)) from error
+
+
 class SharedLoader:
     """A loader of which every process loads a part of each batch; all get the whole batch."""
 
@@ -181,7 +195,7 @@ class SharedLoader:
             (loader.pool[i[mine].numpy()], u[:, mine].numpy())
             for i, u in zip(index, draws, strict=True)
         ]
-        for i, (part, failures) in zip(index, loader.answer(requests), strict=True):
+        for i, (part, failures) in zip(index, _own(loader.answer(requests)), strict=True):
             views = part.unflatten(0, (loader.num_views, -1)).transpose(0, 1).to(self.device)
             unreadable = torch.zeros(len(mine), dtype=torch.uint8)
             unreadable[[position for position, *_ in failures]] = 1

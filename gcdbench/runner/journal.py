@@ -7,6 +7,7 @@ runs share the work and ``status`` needs nobody's memory. Nothing here imports t
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -52,6 +53,8 @@ def locked(folder: Path) -> Iterator[None]:
         lock.acquire(blocking=False)
     except Timeout:
         raise Busy from None
+    except NotImplementedError as error:
+        raise OSError(errno.ENOTSUP, "this file system has no locks", str(folder)) from error
     try:
         yield
     finally:
@@ -158,7 +161,8 @@ def note_failure(folder: Path, message: str, details: str = "", *, since: float 
 def forget_failure(folder: Path) -> None:
     """Remove the notes of an earlier failure."""
     for name in (FAILURE, TRACEBACK):
-        (folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a record beside it tells more
+            (folder / name).unlink(missing_ok=True)
 
 
 def read(folder: Path, name: str) -> dict[str, Any] | None:

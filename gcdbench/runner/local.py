@@ -47,7 +47,7 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()  # which meta, a device without numbers, does not know
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"--device {name}: not available on this machine") from error
     return device
@@ -165,6 +165,16 @@ def attempt(cell: Cell, setting: Setting) -> Attempt:
             return run_locked(cell, setting, folder)
     except journal.Busy:
         return Attempt("busy")
+    except OSError as error:  # of the folder itself: others may be sound
+        return no_folder(folder, error)
+
+
+def no_folder(folder: Path, error: OSError) -> Attempt:
+    """Fail a cell whose folder cannot be made, locked or cleaned up, and note it if possible."""
+    reason = error.strerror or str(error)
+    message = f"{folder} cannot be used ({reason}); remove what is in its way and run again"
+    journal.note_failure(folder, message)
+    return Attempt("failed", message)
 
 
 def run_locked(

@@ -17,18 +17,28 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
 from gcdbench import records, registry
+from gcdbench.errors import UserError
 from gcdbench.plan import Cell
 from gcdbench.runner import journal
 from gcdbench.runner.cell import Setting
-from gcdbench.runner.local import WAIT_SECONDS, Attempt, Outcome, Solo, choose_device, note
+from gcdbench.runner.local import (
+    WAIT_SECONDS,
+    Attempt,
+    Outcome,
+    Solo,
+    choose_device,
+    no_folder,
+    note,
+)
 from gcdbench.runner.stop import Interrupted, Stop
 
 OUTPUT = "output.log"  # what a process said while it had the cell
@@ -51,9 +61,18 @@ def posts(device: str, jobs: int | None) -> list[Post]:
     gpus = torch.cuda.device_count() if device == "auto" else 0
     names = [f"cuda:{number}" for number in range(gpus)] or [str(choose_device(device))]
     count = jobs or len(names)
-    given = os.environ.get("OMP_NUM_THREADS")
-    threads = int(given) if given else max(_cores() // count, 1)
+    threads = _wanted_threads() or max(_cores() // count, 1)
     return [Post(number, names[number % len(names)], threads) for number in range(count)]
+
+
+def _wanted_threads() -> int | None:
+    """Return the number of threads that the environment asks for, if it does."""
+    given = os.environ.get("OMP_NUM_THREADS")
+    if not given:
+        return None
+    if not given.strip().isdecimal() or int(given) < 1:
+        raise UserError(f"OMP_NUM_THREADS={given}: expected one whole number of threads")
+    return int(given)
 
 
 def _cores() -> int:
@@ -174,7 +193,7 @@ class Pool:
         post = next(post for post in self.posts if post not in taken)
         arguments = (there, self.results, post, self.options, plugins())
         process = context.Process(target=_serve, args=arguments, name=f"gcdbench {post.device}")
-        with threads(post.threads):
+        with threads(post.threads), deaf():
             process.start()
         there.close()
         worker = Worker(post, process, here)
@@ -234,6 +253,17 @@ def threads(number: int) -> Iterator[None]:
             os.environ["OMP_NUM_THREADS"] = before
 
 
+@contextlib.contextmanager
+def deaf() -> Iterator[None]:
+    """Let a process that is started in the context never hear Ctrl-C: its parent tells it."""
+    resource_tracker.ensure_running()  # what starts it lets Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:  # one that has come meanwhile is heard now
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(
     connection: Connection, results: Path, post: Post, options: dict[str, Any], plugins: list[Path]
 ) -> None:
@@ -254,16 +284,20 @@ def _attempt(solo: Solo, results: Path, cell: Cell, key: str) -> Attempt:
     if cell.key != key:  # numbers of two versions must never be mixed
         return Attempt("failed", CHANGED)
     folder = records.cell_folder(results, cell)
-    folder.mkdir(parents=True, exist_ok=True)
-    with _output_to(folder / OUTPUT):
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        output = (folder / OUTPUT).open("a", encoding="utf-8")
+    except OSError as error:
+        return no_folder(folder, error)
+    with _output_to(output):
         return solo(cell)
 
 
 @contextlib.contextmanager
-def _output_to(path: Path) -> Iterator[None]:
+def _output_to(file: IO[str]) -> Iterator[None]:
     """Send all that the process says, also when it crashes, to a file."""
     before = os.dup(2)
-    with path.open("a", encoding="utf-8") as file:
+    with file:
         os.dup2(file.fileno(), 2)
     faulthandler.enable(file=2)
     try:

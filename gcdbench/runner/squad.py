@@ -29,12 +29,13 @@ from gcdbench.plan import Cell
 from gcdbench.runner import journal
 from gcdbench.runner.cell import CellRun, Setting
 from gcdbench.runner.distributed import Together, check_devices, own_device
-from gcdbench.runner.local import Attempt, Outcome, explain, run_locked, work_off
+from gcdbench.runner.local import Attempt, Outcome, explain, no_folder, run_locked, work_off
 from gcdbench.runner.pool import (
     CHANGED,
     POLL_SECONDS,
     Post,
     cause_of_death,
+    deaf,
     plugins,
     posts,
     threads,
@@ -74,6 +75,8 @@ class Squad:
             stack.enter_context(journal.locked(records.cell_folder(setting.results, cell)))
         except journal.Busy:
             return Attempt("busy")
+        except OSError as error:
+            return no_folder(records.cell_folder(setting.results, cell), error)
         done = records.is_done(setting.results, cell, since=setting.since)
         return Attempt("skipped") if done else None
 
@@ -149,7 +152,7 @@ class Launcher:
         member = Member(post, len(self.posts), meeting, cell, cell.key, plugins())
         arguments = (member, there, self.results, self.device, self.options)
         process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments)
-        with threads(post.threads):
+        with threads(post.threads), deaf():
             process.start()
         return process
 

@@ -39,20 +39,26 @@ _CODE = ("tokens.py", "data/loader.py", "data/views.py", "nn/backbone.py", "nn/e
 log = logging.getLogger(__name__)
 
 
-def trunk_key(backbone: Backbone, device: torch.device) -> str:
-    """Return a hash of all that decides what the trunk makes of pixels, to the last bit."""
+def weights_digest(backbone: Backbone, *, without: tuple[str, ...] = ()) -> str:
+    """Return a hash of a backbone's weights as they are now, but for some by their prefixes."""
     found = hashlib.sha256()
-    trained = tuple(f"blocks.{n}." for n in range(backbone.num_frozen, backbone.num_blocks))
     for name, value in backbone.vit.state_dict().items():
-        if not name.startswith(trained):
+        if not name.startswith(without):
             found.update(name.encode())
             found.update(value.cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def trunk_key(backbone: Backbone, device: torch.device) -> str:
+    """Return a hash of all that decides what the trunk makes of pixels, to the last bit."""
+    trained = tuple(f"blocks.{n}." for n in range(backbone.num_frozen, backbone.num_blocks))
+    frozen = weights_digest(backbone, without=trained)
     pixels = (backbone.image_size, backbone.mean.tolist(), backbone.std.tolist())
     if device.type == "cuda":
         machine = f"{torch.cuda.get_device_name(device)} {torch.version.cuda}"
     else:
         machine = f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"
-    return digest(found.hexdigest(), backbone.num_frozen, *pixels, machine, torch.__version__)
+    return digest(frozen, backbone.num_frozen, *pixels, machine, torch.__version__)
 
 
 class TokenCache:
