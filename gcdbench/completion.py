@@ -130,7 +130,7 @@ def _values(action: argparse.Action, words: Sequence[str], current: str) -> Iter
 
 
 def _suites(words: Sequence[str], current: str) -> Iterable[str]:
-    from gcdbench.plan import suites
+    from gcdbench.suites import suites
 
     return suites()
 
@@ -147,7 +147,7 @@ def _spellings(words: Sequence[str], current: str) -> Iterable[str]:
 
 
 def _datasets(words: Sequence[str], current: str) -> Iterable[str]:
-    from gcdbench.plan import Suite, suites
+    from gcdbench.suites import Suite, suites
 
     given = dict(itertools.pairwise(words)).get("--suite")
     try:

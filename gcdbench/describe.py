@@ -63,9 +63,10 @@ def size_and_cost(method: str, suite: str, results: Path) -> str:
     """Count what a method trains on a suite's first dataset, and judge what a cell of it costs."""
     from gcdbench import records
     from gcdbench.nn.load import load_backbone
-    from gcdbench.plan import Request, Suite, make_cells
+    from gcdbench.plan import Request, make_cells
     from gcdbench.runner.cell import make_loader, make_model
     from gcdbench.runner.cost import CostModel, duration
+    from gcdbench.suites import Suite
 
     first = next(iter(Suite.load(suite).datasets))
     cell = make_cells(Request(suite, (method,), (first,)))[0]

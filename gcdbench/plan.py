@@ -9,18 +9,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from gcdbench import registry
-from gcdbench.config import build, check_keys, coerce, load_yaml, merge, plain
+from gcdbench.config import build, merge, plain
 from gcdbench.data.problem import Problem, Source
 from gcdbench.errors import UserError, unknown
-from gcdbench.layout import PACKAGE, shipped
+from gcdbench.layout import PACKAGE
 from gcdbench.settings import BackboneConfig, TaskConfig, TrainConfig
+from gcdbench.suites import Suite
 
 PROTOCOL = "v2"  # one assignment over all images of an evaluation set
 # code that cannot change a cell's numbers
@@ -32,15 +33,8 @@ _OUTSIDE_FILES = {
     *("__init__.py", "__main__.py", "api.py", "authoring.py", "cli.py", "completion.py"),
     *("config.py", "contract.py", "describe.py", "errors.py", "features.py", "layout.py"),
     "methods.py",
-    *("plan.py", "records.py", "registry.py", "tools.py"),
+    *("plan.py", "records.py", "registry.py", "suites.py", "tools.py"),
 }
-_SECTIONS = {"train", "backbone", "task", "methods", "techniques"}
-_SUITE_KEYS = _SECTIONS | {
-    *("description", "seeds", "datasets", "default_methods", "quick", "extends"),
-}
-_DATASET_KEYS = _SECTIONS | {"source", "config", "limit"}
-_QUICK_KEYS = _SECTIONS | {"limit"}
-_METHOD_KEYS = {"train", "config"}
 
 
 @dataclass(frozen=True)
@@ -84,100 +78,6 @@ def _check_techniques(method: str, techniques: Iterable[str]) -> None:
         if missing := sorted(required - provided):
             what = " and ".join(missing)
             raise UserError(f"{name} cannot be laid over {method}: it needs a {what}")
-
-
-@dataclass(frozen=True)
-class Suite:
-    """A named list of datasets with the settings that differ from the defaults."""
-
-    name: str
-    data: dict[str, Any]
-    named: tuple[tuple[str, str, str], ...] = ()  # place, kind and name of what it has settings for
-
-    @classmethod
-    def load(cls, name: str, *, extended_by: tuple[Path, ...] = ()) -> Suite:
-        """Read a suite of the project by name, or a user's by the path of its YAML file."""
-        path = Path(name) if name.endswith((".yaml", ".yml")) else suites().get(name)
-        if path is None:
-            raise unknown("suite", name, suites())
-        data = load_yaml(path)
-        check_keys(data, _SUITE_KEYS, str(path))
-        if not isinstance(data.get("datasets"), dict) or not data["datasets"]:
-            raise UserError(f"{path}: a suite needs a mapping 'datasets' with at least one entry")
-        named = [*_check_suite(data, path)]
-        if "extends" in data:
-            if path.resolve() in extended_by:
-                raise UserError(f"{path}: extends: the suites extend each other in a circle")
-            chain = (*extended_by, path.resolve())
-            base = cls.load(str(data["extends"]), extended_by=chain)
-            inherited = {key: base.data[key] for key in base.data if key in _SECTIONS | {"quick"}}
-            data = merge(inherited, data)
-            named += base.named
-        return cls(path.stem, data, tuple(named))
-
-    @property
-    def description(self) -> str:
-        """One line on what the suite is."""
-        return str(self.data.get("description", "")).strip()
-
-    @property
-    def datasets(self) -> dict[str, dict[str, Any]]:
-        """Settings by dataset name."""
-        return self.data["datasets"]
-
-    def check_names(self) -> None:
-        """Refuse settings of a method or technique that nobody has: they would do nothing."""
-        for where, kind, name in self.named:
-            try:
-                registry.face(kind, name)
-            except UserError as error:
-                if name not in registry.broken(kind):  # which is said to those who use it
-                    raise unknown(kind, name, registry.faces(kind), where) from error
-
-
-def _check_suite(data: Mapping[str, Any], path: Path) -> Iterator[tuple[str, str, str]]:
-    """Check the types of all that a suite's file holds; yield what it has settings for."""
-    for key in ("description", "extends"):
-        coerce(data.get(key, ""), str, f"{path}: {key}")
-    for key, kind in (("seeds", tuple[int, ...]), ("default_methods", tuple[str, ...])):
-        if key in data and not coerce(data[key], kind, f"{path}: {key}"):
-            raise UserError(f"{path}: {key} needs at least one entry")
-    yield from _check_settings(data, f"{path}: ")
-    quick = data.get("quick", {})
-    check_keys(quick, _QUICK_KEYS, f"{path}: quick")
-    yield from _check_settings(quick, f"{path}: quick.")
-    for dataset, entry in data["datasets"].items():
-        where = f"{path}: datasets.{dataset}"
-        coerce(dataset, str, f"{path}: a dataset's name")
-        check_keys(entry, _DATASET_KEYS, where)
-        if "source" not in entry:
-            raise UserError(f"{where} needs a 'source'")
-        coerce(entry["source"], str, f"{where}.source")
-        _check_mapping(entry.get("config", {}), f"{where}.config")
-        yield from _check_settings(entry, f"{where}.")
-
-
-def _check_settings(data: Mapping[str, Any], place: str) -> Iterator[tuple[str, str, str]]:
-    """Check what a suite, a dataset and ``quick`` may all set; ``place`` comes before a key."""
-    for section in sorted(_SECTIONS):
-        _check_mapping(data.get(section, {}), f"{place}{section}")
-    for method, entry in data.get("methods", {}).items():
-        check_keys(entry, _METHOD_KEYS, f"{place}methods.{method}")
-        for key, values in entry.items():
-            _check_mapping(values, f"{place}methods.{method}.{key}")
-        yield f"{place}methods", "method", str(method)
-    for technique, entry in data.get("techniques", {}).items():
-        _check_mapping(entry, f"{place}techniques.{technique}")
-        yield f"{place}techniques", "technique", str(technique)
-    limit = coerce(data.get("limit"), int | None, f"{place}limit")
-    if limit is not None and limit < 1:
-        raise UserError(f"{place}limit: expected at least 1, got {limit}")
-
-
-def _check_mapping(value: Any, where: str) -> None:
-    """Refuse what is no mapping of words to values."""
-    if not isinstance(value, Mapping):
-        raise UserError(f"{where}: expected a mapping of keys to values, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -266,11 +166,6 @@ class Cell:
         _without_comments.cache_clear()
         if code_hash.__wrapped__(self.spelling, self.source) != self.fingerprints()["code"]:
             raise UserError("code has changed since the run was started: start again")
-
-
-def suites() -> dict[str, Path]:
-    """Suites of the project by name."""
-    return {path.stem: path for path in sorted(shipped("benchmarks").glob("*.yaml"))}
 
 
 def make_cells(request: Request) -> list[Cell]:

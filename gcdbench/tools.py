@@ -65,7 +65,7 @@ def _fields(face: registry.Face) -> dict[str, Row]:
 
 
 def _suites() -> tuple[list[Row], dict[str, str]]:
-    from gcdbench.plan import Suite, suites
+    from gcdbench.suites import Suite, suites
 
     loaded = {name: Suite.load(name) for name in suites()}
     rows: list[Row] = [

@@ -9,7 +9,8 @@ import pytest
 from gcdbench import plan, registry
 from gcdbench.errors import UserError
 from gcdbench.layout import PACKAGE, shipped
-from gcdbench.plan import Request, Spelling, Suite, make_cells
+from gcdbench.plan import Request, Spelling, make_cells
+from gcdbench.suites import Suite, suites
 
 SUITE = """
 description: for a test
@@ -250,7 +251,7 @@ def test_a_suite_may_start_from_the_settings_of_another(tmp_path, suite):
     assert (cell.dataset, cell.seed, cell.train.epochs, cell.train.lr) == ("c", 0, 9, 0.2)
 
 
-@pytest.mark.parametrize("name", plan.suites())
+@pytest.mark.parametrize("name", suites())
 def test_every_shipped_suite_is_well_formed(name):
     suite = Suite.load(name)
     assert suite.description

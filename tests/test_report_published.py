@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gcdbench.layout import shipped
-from gcdbench.plan import Suite
 from gcdbench.report import names, published
+from gcdbench.suites import Suite
 
 FLAGS = Path(__file__).parent / "golden" / "paper_flags.csv"
 

@@ -43,6 +43,7 @@ def write(results, cell, *, shares, **more):
     record = {
         "key": cell.key,
         "settings": cell.settings(),
+        "fingerprints": cell.fingerprints(),
         "sets": sets,
         "summary": {"others": scores, "corrupted": scores},
         **more,

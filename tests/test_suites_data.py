@@ -8,7 +8,8 @@ import pytest
 
 from gcdbench.cli import main
 from gcdbench.data.corruptions import CORRUPTIONS
-from gcdbench.plan import Request, Spelling, Suite, make_cells, suites
+from gcdbench.plan import Request, Spelling, make_cells
+from gcdbench.suites import Suite, suites
 
 OTHERS = ("painting", "sketch", "quickdraw", "clipart", "infograph")
 

@@ -14,7 +14,8 @@ import pandas as pd
 
 from gcdbench import records
 from gcdbench.errors import UserError
-from gcdbench.plan import Cell, Request, Spelling, Suite, make_cells
+from gcdbench.plan import Cell, Request, Spelling, make_cells
+from gcdbench.suites import Suite
 
 COLUMNS = ["dataset", "method", "seed", "set", "role", "split", "accuracy"]
 SPLITS = ("All", "Old", "New")

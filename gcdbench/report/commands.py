@@ -144,7 +144,7 @@ def _board(arguments: argparse.Namespace, request: Request) -> Board:
 
 def suite_name(request: Request) -> str:
     """Return what the files of a report are called by."""
-    from gcdbench.plan import Suite
+    from gcdbench.suites import Suite
 
     return Suite.load(request.suite).name + ("-quick" if request.quick else "")
 

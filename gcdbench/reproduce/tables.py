@@ -17,7 +17,8 @@ from typing import Any, Literal
 from gcdbench.config import check_keys, load_yaml, merge
 from gcdbench.errors import UserError, unknown
 from gcdbench.layout import shipped
-from gcdbench.plan import Cell, Request, Spelling, Suite, make_cells
+from gcdbench.plan import Cell, Request, Spelling, make_cells
+from gcdbench.suites import Suite
 
 FOLDER = shipped("benchmarks") / "paper"
 SCALES = ("paper", "embedded")

@@ -16,7 +16,7 @@ from gcdbench import registry
 from gcdbench.config import build
 from gcdbench.data.problem import Source
 from gcdbench.errors import UserError, unknown
-from gcdbench.plan import Suite
+from gcdbench.suites import Suite
 
 T = TypeVar("T")
 
