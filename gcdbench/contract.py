@@ -101,11 +101,14 @@ class Bench:
             self.batch(self.mixed_rows() if rows is None else rows), self.clock()
         )
 
-    def update(self, rows: Tensor | None = None, *, half: bool = False) -> Step:
-        """Make one training step, with mixed precision if ``half``."""
+    def update(
+        self, rows: Tensor | None = None, *, what: str = "a usual batch", half: bool = False
+    ) -> Step:
+        """Make one training step, with mixed precision if ``half``; ``what`` names the batch."""
         batch = self.batch(self.mixed_rows() if rows is None else rows)
         with torch.autocast("cpu", torch.float16, enabled=half):
             step = self.model.step(batch, self.clock())
+        _require_finite(step, what)
         self.optimizer.zero_grad()
         step.loss.backward()
         self.optimizer.step()
@@ -127,8 +130,8 @@ def check_terms_are_finite(make: Callable[[], Bench]) -> None:
     """The terms of a usual batch are named, scalar and finite."""
     bench = make()
     bench.begin()
-    for _ in range(3):
-        _require_finite(bench.update(), "a usual batch")
+    for _ in range(STEPS):
+        bench.update()
 
 
 def check_odd_batches(make: Callable[[], Bench]) -> None:
@@ -143,7 +146,7 @@ def check_odd_batches(make: Callable[[], Bench]) -> None:
         "a batch of one unlabelled row": rows[bench.labels < 0][:1],
     }
     for name, chosen in odd.items():
-        _require_finite(bench.update(chosen), name)
+        bench.update(chosen, what=name)
         _require_finite_gradients(bench, name)
 
 
@@ -152,7 +155,7 @@ def check_mixed_precision(make: Callable[[], Bench]) -> None:
     bench, what = make(), "a batch in mixed precision"
     bench.begin()
     for _ in range(STEPS):
-        _require_finite(bench.update(half=True), what)
+        bench.update(what=what, half=True)
         _require_finite_gradients(bench, what)
 
 

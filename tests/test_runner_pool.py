@@ -171,6 +171,15 @@ def test_a_folder_that_cannot_be_made_fails_the_cell_and_not_its_process(made):
     assert answer.message.startswith(f"{folder} cannot be used (File exists)")
 
 
+@pytest.fixture
+def hearing():
+    """Hear Ctrl-C, also where the tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hearing")
 def test_a_process_that_starts_does_not_hear_ctrl_c_and_its_parent_does():
     with deaf():
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
