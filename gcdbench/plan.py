@@ -18,6 +18,7 @@ from typing import Any
 from gcdbench import registry
 from gcdbench.config import build, merge, plain
 from gcdbench.data.problem import Problem, Source
+from gcdbench.data.sources import make_source
 from gcdbench.errors import UserError, unknown
 from gcdbench.layout import PACKAGE
 from gcdbench.settings import BackboneConfig, TaskConfig, TrainConfig
@@ -137,7 +138,8 @@ class Cell:
 
     def loader(self) -> Source:
         """Return what builds the problem; it can be asked about data that are not there."""
-        return _loader(self.source, self.source_config, self.dataset, self.data_root)
+        where = f"dataset {self.dataset}"
+        return make_source(self.source, self.data_root, self.source_config, where=where)
 
     def problem(self) -> Problem:
         """Build the problem (kept for the other cells of the same dataset)."""
@@ -260,13 +262,8 @@ QUICK = {
 @cache
 def _problem(key: str, root: Path | None) -> Problem:
     source, config, limit, name = json.loads(key)
-    problem = _loader(source, config, name, root).problem(name)
+    problem = make_source(source, root, config, where=f"dataset {name}").problem(name)
     return problem if limit is None else problem.limited(limit)
-
-
-def _loader(source: str, config: Mapping[str, Any], name: str, root: Path | None) -> Source:
-    cls: Any = registry.load("source", source)
-    return cls(build(cls.Config, config, f"dataset {name}"), root)
 
 
 def _check_sections(assignments: Mapping[str, Any], spellings: Iterable[Spelling]) -> None:

@@ -17,16 +17,15 @@ from PIL import Image
 
 from gcdbench import registry
 from gcdbench.cli import main
-from gcdbench.config import build
 from gcdbench.data.commands import make_ssb_c
+from gcdbench.data.sources import make_source
 from gcdbench.errors import UserError
 
 FEW = ["--corruptions", "fog", "shot_noise", "--severities", "2", "5", "--size", "32"]
 
 
 def problem(plugin: str, root: Path, **config):
-    cls = registry.load("source", plugin)
-    return cls(build(cls.Config, config, plugin), root).problem("test")
+    return make_source(plugin, root, config).problem("test")
 
 
 # --- info and stats

@@ -11,16 +11,13 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from gcdbench import registry
-from gcdbench.config import build
 from gcdbench.data.problem import Problem
-from gcdbench.data.sources import domainnet
+from gcdbench.data.sources import domainnet, make_source
 from gcdbench.errors import UserError
 
 
 def problem(plugin: str, root: Path | None, **config) -> Problem:
-    cls = registry.load("source", plugin)
-    return cls(build(cls.Config, config, plugin), root).problem("test")
+    return make_source(plugin, root, config).problem("test")
 
 
 def refusal(plugin: str, root: Path | None, **config) -> str:
@@ -180,6 +177,7 @@ def test_a_share_that_there_cannot_be_is_refused(trees, config):
     ((key, value),) = config.items()
     assert f"{key} is {value}; it is" in refusal("cifar10", trees.root, **config)
     assert f"{key} is {value}; it is" in refusal("drawshift", None, **config)
+    assert f"{key} is {value}; it is" in refusal("drawshift_c", None, **config)
 
 
 @pytest.mark.parametrize(

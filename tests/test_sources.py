@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from gcdbench import registry
-from gcdbench.config import build
 from gcdbench.data.corruptions import CORRUPTIONS, corrupt
 from gcdbench.data.images import resize_shorter
 from gcdbench.data.problem import Problem
+from gcdbench.data.sources import make_source
 from gcdbench.data.splits import class_file, labelled_half
 from gcdbench.errors import UserError
 
@@ -21,8 +21,7 @@ ON_DISK = ["cub", "cars", "aircraft", "domainnet", "imagenet100", "cifar10"]
 
 
 def problem(plugin: str, root: Path | None, **config) -> Problem:
-    cls = registry.load("source", plugin)
-    return cls(build(cls.Config, config, plugin), root).problem("test")
+    return make_source(plugin, root, config).problem("test")
 
 
 def raw_label(benchmark: str, raw: int) -> int:

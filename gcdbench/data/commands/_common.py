@@ -12,9 +12,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gcdbench import registry
-from gcdbench.config import build
 from gcdbench.data.problem import Source
+from gcdbench.data.sources import make_source
 from gcdbench.errors import UserError, unknown
 from gcdbench.suites import Suite
 
@@ -24,13 +23,6 @@ T = TypeVar("T")
 def say(text: str = "") -> None:
     """Write a line of results to stdout."""
     sys.stdout.write(f"{text}\n")
-
-
-def make_source(plugin: str, root: Path | None, config: dict[str, Any] | None = None) -> Source:
-    """Build a source with its default settings or those of a suite."""
-    cls = registry.load("source", plugin)
-    settings = build(cls.Config, config or {}, f"source {plugin}")  # type: ignore[attr-defined]
-    return cls(settings, root)
 
 
 def suite_sources(name: str, root: Path | None, datasets: Iterable[str] = ()) -> dict[str, Source]:

@@ -25,8 +25,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 from gcdbench import __version__
-from gcdbench.data.commands._common import make_source, say
+from gcdbench.data.commands._common import say
 from gcdbench.data.commands.verify import checksum_fits
+from gcdbench.data.sources import make_source
 from gcdbench.errors import UserError
 
 ATTEMPTS = 4

@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 from gcdbench import registry
-from gcdbench.data.commands._common import make_source, say
+from gcdbench.data.commands._common import say
+from gcdbench.data.sources import make_source
 from gcdbench.errors import UserError
 
 SSB_C = "https://doi.org/10.25442/hku.28607261"  # the authors' deposit

@@ -19,11 +19,12 @@ from PIL import Image
 from tqdm import tqdm
 
 from gcdbench import __version__
-from gcdbench.data.commands._common import in_parallel, make_source, say
+from gcdbench.data.commands._common import in_parallel, say
 from gcdbench.data.corrupted import Recipe
 from gcdbench.data.corruptions import CORRUPTIONS
 from gcdbench.data.images import Images, Unreadable
 from gcdbench.data.pixels import making
+from gcdbench.data.sources import make_source
 from gcdbench.data.sources._ssb import MANIFEST, Manifest, read_manifest, settings_of
 from gcdbench.errors import UserError
 

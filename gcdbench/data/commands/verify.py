@@ -12,9 +12,10 @@ from typing import Protocol, runtime_checkable
 
 from tqdm import tqdm
 
-from gcdbench.data.commands._common import in_parallel, make_source, say, suite_sources
+from gcdbench.data.commands._common import in_parallel, say, suite_sources
 from gcdbench.data.images import FileImages, Images, Unreadable
 from gcdbench.data.problem import Source
+from gcdbench.data.sources import make_source
 from gcdbench.data.sources._lists import missing_files
 from gcdbench.errors import UserError
 

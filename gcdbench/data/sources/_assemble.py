@@ -149,12 +149,8 @@ def check_num_old(name: str, num_old: int, num_classes: int) -> None:
 
 
 def check_settings(name: str, config: Any, *, num_old: int, num_classes: int) -> None:
-    """Refuse numbers of classes and shares of images that there cannot be."""
+    """Refuse numbers of classes and of held-out images that there cannot be."""
     check_num_old(name, num_old, num_classes)
-    for key in ("labelled_share", "shifted_share"):
-        share = getattr(config, key, 1.0)
-        if not 0 < share <= 1:
-            raise UserError(f"dataset {name}: {key} is {share}; it is above 0 and at most 1")
     if not 0 <= config.validation < 1:
         raise UserError(
             f"dataset {name}: validation is {config.validation}; it is at least 0 and below 1"
