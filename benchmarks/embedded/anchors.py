@@ -9,6 +9,10 @@ Four rows per dataset, each set with an assignment of its own, as for any method
 - linear probe, all labels: ridge regression on the true labels of the labelled half of every class
   and domain, asked about the other half: a ceiling, not a method.
 
+With ``--trained RESULTS --methods ...`` the rows are semi-supervised k-means on the features that
+each method trained (cells run with ``--keep-weights``): what training did to the features, apart
+from what the method's own classifier makes of them.
+
 Domains that are not trained on are left out.
 """
 
@@ -29,6 +33,7 @@ from gcdbench.clustering import semi_supervised_kmeans
 from gcdbench.data.loader import Loader
 from gcdbench.data.problem import Problem
 from gcdbench.evaluator import Sweeper
+from gcdbench.figures.trained import Trained
 from gcdbench.metrics import score
 from gcdbench.nn.load import load_backbone
 from gcdbench.plan import Cell, Request, make_cells
@@ -101,19 +106,38 @@ def anchors(cell: Cell) -> Iterator[dict[str, object]]:
     }
     found["linear probe, all labels"] = probed(problem, rows, features, seed=cell.seed)
     for anchor, (predicted, asked) in found.items():
-        for name, evaluated in problem.sets.items():
-            if evaluated.role == "unseen":
-                continue
-            inside = np.isin(rows, evaluated.rows) & asked
-            scored = score(
-                preds=predicted[inside],
-                labels=problem.labels[rows[inside]],
-                num_old=problem.num_old,
-                num_classes=problem.num_classes,
-            )
-            figures = {split: f"{100 * getattr(scored, split):.2f}" for split in COLUMNS[-3:]}
-            place = {"dataset": cell.dataset, "anchor": anchor, "seed": cell.seed, "set": name}
-            yield {**place, "role": evaluated.role, **figures}
+        yield from scored(cell, anchor, rows[asked], predicted[asked])
+
+
+def after_training(cell: Cell, results: Path) -> Iterator[dict[str, object]]:
+    """Yield one row per evaluation set: k-means with labels on the features a cell trained."""
+    rows = np.unique(cell.problem().pool)
+    trained = Trained.load(cell, results).features(rows)
+    *_, last = (torch.from_numpy(features) for features in trained.values())
+    clusters = clustered(
+        cell.problem(), rows, F.normalize(last, dim=1), with_labels=True, seed=cell.seed
+    )
+    yield from scored(cell, f"semi-supervised k-means after {cell.spelling.text}", rows, clusters)
+
+
+def scored(
+    cell: Cell, anchor: str, rows: np.ndarray, predicted: np.ndarray
+) -> Iterator[dict[str, object]]:
+    """Yield the accuracies of predictions on each evaluation set that is trained on."""
+    problem = cell.problem()
+    for name, evaluated in problem.sets.items():
+        if evaluated.role == "unseen":
+            continue
+        inside = np.isin(rows, evaluated.rows)
+        found = score(
+            preds=predicted[inside],
+            labels=problem.labels[rows[inside]],
+            num_old=problem.num_old,
+            num_classes=problem.num_classes,
+        )
+        figures = {split: f"{100 * getattr(found, split):.2f}" for split in COLUMNS[-3:]}
+        place = {"dataset": cell.dataset, "anchor": anchor, "seed": cell.seed, "set": name}
+        yield {**place, "role": evaluated.role, **figures}
 
 
 def main(argv: list[str]) -> None:
@@ -121,6 +145,9 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--suites", nargs="+", default=["drawshift", "drawshift-all"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--datasets", nargs="+", help="some of the suites' datasets")
+    parser.add_argument("--trained", type=Path, help="results folder of cells with kept weights")
+    parser.add_argument("--methods", nargs="+", default=["simgcd"], help="those of --trained")
     parser.add_argument("--out", type=Path, required=True, help="CSV file to write")
     args = parser.parse_args(argv)
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -128,9 +155,14 @@ def main(argv: list[str]) -> None:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         for suite in args.suites:
-            request = Request(suite=suite, methods=("simgcd",), seeds=tuple(args.seeds))
+            request = Request(
+                suite=suite,
+                methods=tuple(args.methods) if args.trained else ("simgcd",),  # which is all one
+                datasets=tuple(args.datasets or ()),
+                seeds=tuple(args.seeds),
+            )
             for cell in make_cells(request):
-                for row in anchors(cell):
+                for row in after_training(cell, args.trained) if args.trained else anchors(cell):
                     writer.writerow({"suite": suite, **row})
                 file.flush()
 
