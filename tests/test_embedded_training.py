@@ -1,4 +1,4 @@
-"""The scripts that train and measure the embedded backbone."""
+"""The scripts that train and measure the embedded backbone and read its suites' records."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file
+from scipy import stats
 
 SCRIPTS = Path(__file__).parents[1] / "benchmarks" / "embedded"
 
@@ -164,3 +165,54 @@ def test_an_interrupted_training_gives_the_same_weights(script, arguments, tmp_p
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     with pytest.raises(ValueError, match="made with other settings"):
         pretrain.main([*cut, "--lr", "1"])
+
+
+# --- reading records
+
+
+def scored(method: str, seed: int, source: float, shifted: float, **config) -> dict:
+    """Make as much of a record as reading needs."""
+    both = {"line": ("source", source), "solid": ("shifted", shifted)}
+    sets = {n: {"role": role, "all": a, "old": a, "new": a} for n, (role, a) in both.items()}
+    settings = {"config": {method.split("+")[0].split("-")[0]: config}}
+    where = {"dataset": "line+solid", "method": method, "seed": seed}
+    return {**where, "settings": settings, "sets": sets, "summary": {}}
+
+
+def test_kendalls_tau_is_that_of_scipy(script):
+    rng = np.random.RandomState(0)
+    first, second = rng.random_sample((2, 20, 7))
+    expected = [stats.kendalltau(a, b).statistic for a, b in zip(first, second, strict=True)]
+    np.testing.assert_allclose(script("reading").tau(first, second), expected)
+
+
+def test_a_variant_is_compared_with_the_method_it_varies_on_the_seeds_of_both(script):
+    own = [scored("hilo", s, 0.6 + 0.1 * s, 0.5, weight=1.0, dim=8) for s in range(3)]
+    own += [scored("simgcd", s, 0.5, 0.4) for s in range(3)]
+    variants = [
+        *(scored("hilo", s, 0.5 + 0.1 * s, 0.7, weight=0.0, dim=8) for s in (0, 1)),
+        *(scored("hilo-patchmix", s, 0.7, 0.45, weight=1.0, dim=8) for s in (1, 2, 3)),
+        *(scored("simgcd+patchmix", s, 0.5, 0.6) for s in (0, 2)),
+        scored("simgcd+curriculum", 0, 0.5, 0.6),  # one seed says nothing
+    ]
+    first, second, third = script("reading").variant_differences(own, variants)
+    assert first.title == "hilo, weight 0.0 - hilo"
+    np.testing.assert_allclose(first.source, [-10, -10])
+    np.testing.assert_allclose(first.shifted, [20, 20])
+    assert second.title == "hilo-patchmix - hilo"
+    np.testing.assert_allclose(second.source, [0, -10], atol=1e-9)
+    np.testing.assert_allclose(second.shifted, [-5, -5])
+    assert (third.title, third.dataset) == ("simgcd+patchmix - simgcd", "line+solid")
+    np.testing.assert_allclose(third.shifted, [20, 20])
+
+
+def test_differences_are_shown_with_a_t_test_over_seeds(script, capsys):
+    reading = script("reading")
+    clear, vague = np.array([1.0, 1.1, 0.9, 1.0, 1.2]), np.array([3.0, -4.0, 1.0, 0.5, -2.0])
+    reading.show_differences([reading.Difference("a - b", "line+solid", clear, vague)])
+    row = capsys.readouterr().out.splitlines()[2]
+    chances = [stats.ttest_rel(gains, np.zeros(5)).pvalue for gains in (clear, vague)]
+    expected = [f"{2 * chances[0]:.2g}", f"{chances[1]:.2g}"]  # Holm: the smaller one counts twice
+    assert (
+        row == f"| a - b | line+solid | +1.0 ± 0.1 | {expected[0]} | -0.3 ± 2.7 | {expected[1]} |"
+    )

@@ -1,26 +1,31 @@
 """Read the records of the embedded suites: means, what seeds can tell, the order in the paper.
 
-    python benchmarks/embedded/reading.py results/drawshift/records
+    python benchmarks/embedded/reading.py results/drawshift/records results/drawshift/variants
 
 Accuracy is that of All. Pairs of methods are compared on each dataset by a t-test over the seeds
 that both have, corrected by Holm for all rows; it speaks of other seeds, not of other datasets.
 Kendall's tau is 1 for the same order of methods as in the paper, 0 for no relation, -1 for the
 opposite one. Its interval resamples the datasets and seeds here and the paper's datasets, each with
-replacement, so it says how far the order can be trusted, on both sides.
+replacement, so it says how far the order can be trusted, on both sides. The second folder, which
+may be left out, holds variants of the methods (other techniques, other settings); each is compared
+with the method that it varies.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from gcdbench import records
+from gcdbench.plan import Spelling
 from gcdbench.report import published, statistics
 from gcdbench.report.collect import tidy
 
@@ -29,6 +34,16 @@ PAPER = {"ssb_c": "SSB-C", "domainnet": "DomainNet"}  # the latter without UniOT
 PAIRS = (("hilo", "simgcd"), ("hilo", "gcd"), ("gcd", "simgcd"))
 RESAMPLES = 10_000
 Scores = dict[str, pd.DataFrame]  # dataset -> (seeds, methods)
+Record = dict[str, Any]
+
+
+class Difference(NamedTuple):
+    """How much more of All one column has than another on a dataset, by seed."""
+
+    title: str
+    dataset: str
+    source: np.ndarray
+    shifted: np.ndarray
 
 
 def paper_accuracies(name: str, role: str) -> pd.DataFrame:
@@ -43,13 +58,47 @@ def paper_accuracies(name: str, role: str) -> pd.DataFrame:
     return pd.DataFrame.from_dict(found, orient="index").dropna(axis=1)
 
 
-def measured(folder: Path, role: str) -> Scores:
-    """Return All (seeds, methods) of every recorded dataset, of the seeds that all methods have."""
-    sound = [record for _, record in records.read_all(folder) if isinstance(record, dict)]
-    if not sound:
-        return {}
-    table = statistics.scores(tidy(sound), role=role).reindex(columns=METHODS).dropna()
+def read(folder: Path) -> list[Record]:
+    """Return the sound records of a folder."""
+    return [record for _, record in records.read_all(folder) if isinstance(record, dict)]
+
+
+def by_dataset(chosen: Iterable[Record], role: str) -> Scores:
+    """Return All (seeds, methods) of every recorded dataset."""
+    table = statistics.scores(tidy(list(chosen)), role=role)
     return {str(name): rows for name, rows in table.groupby(level="dataset", sort=False)}
+
+
+def measured(chosen: list[Record], role: str) -> Scores:
+    """Return All (seeds, methods) of every dataset, of the seeds that all methods have."""
+    found = by_dataset(chosen, role).items()
+    complete = ((name, rows.reindex(columns=METHODS).dropna()) for name, rows in found)
+    return {name: rows for name, rows in complete if len(rows)}
+
+
+def variant_title(record: Record, own: Record) -> str:
+    """Name a variant by its spelling and the settings in which it differs from the method."""
+    here, there = (one["settings"]["config"].get(own["method"], {}) for one in (record, own))
+    changed = [f"{key} {here[key]}" for key in here if here[key] != there.get(key)]
+    return ", ".join([record["method"], *changed])
+
+
+def variant_differences(own: list[Record], variants: list[Record]) -> list[Difference]:
+    """Return what variants have more than the methods that they vary, on the seeds of both."""
+    samples = {record["method"]: record for record in own}
+    named, varied = [], {}
+    for record in variants:
+        method = Spelling.parse(record["method"]).method
+        title = variant_title(record, samples[method])
+        varied[title] = method
+        named.append({**record, "method": title})
+    tables = [by_dataset([*own, *named], role) for role in ("source", "shifted")]
+    found = []
+    for (title, method), dataset in product(varied.items(), tables[0]):
+        gains = [(t[dataset][title] - t[dataset][method]).dropna().to_numpy() for t in tables]
+        if len(gains[0]) > 1:  # one seed tells nothing of others
+            found.append(Difference(f"{title} - {method}", dataset, *gains))
+    return sorted(found, key=lambda one: one.title)
 
 
 def show(head: list[str], rows: list[list[str]]) -> None:
@@ -69,20 +118,30 @@ def show_means(ours: dict[str, Scores]) -> None:
     show(["source / shifted", *seeds], rows)
 
 
-def show_pairs(ours: dict[str, Scores]) -> None:
-    """Print the differences between some methods on each dataset, and what seeds make of them."""
-    rows, chances = [], []
-    for (first, second), (name, shifted) in product(PAIRS, ours["shifted"].items()):
-        row = [f"{published.title(first)} - {published.title(second)}", name]
-        for scores in (ours["source"][name], shifted):
-            difference = (scores[first] - scores[second]).to_numpy()
-            row.append(f"{difference.mean():+.1f} ± {difference.std(ddof=1):.1f}")
-            chances.append(float(stats.ttest_1samp(difference, 0.0).pvalue))
-        rows.append(row)
-    corrected = [f"{p:.2g}" for p in statistics.holm(chances)]
-    for row, source, shifted in zip(rows, corrected[::2], corrected[1::2], strict=True):
-        row[3:3] = [source]
-        row.append(shifted)
+def pair_differences(ours: dict[str, Scores]) -> list[Difference]:
+    """Return the differences between some methods on each dataset."""
+    return [
+        Difference(
+            f"{published.title(first)} - {published.title(second)}",
+            name,
+            *((ours[role][name][first] - ours[role][name][second]).to_numpy() for role in ours),
+        )
+        for (first, second), name in product(PAIRS, ours["source"])
+    ]
+
+
+def show_differences(found: list[Difference]) -> None:
+    """Print differences, and what seeds make of them."""
+    both = [gains for one in found for gains in (one.source, one.shifted)]
+    chances = statistics.holm([float(stats.ttest_1samp(gains, 0.0).pvalue) for gains in both])
+    cells = [
+        [f"{gains.mean():+.1f} ± {gains.std(ddof=1):.1f}", f"{chance:.2g}"]
+        for gains, chance in zip(both, chances, strict=True)
+    ]
+    rows = [
+        [one.title, one.dataset, *source, *shifted]
+        for one, source, shifted in zip(found, cells[::2], cells[1::2], strict=True)
+    ]
     show(["difference, mean ± deviation", "dataset", "source", "p Holm", "shifted", "p Holm"], rows)
 
 
@@ -110,15 +169,17 @@ def agreement(ours: list[np.ndarray], paper: np.ndarray) -> tuple[float, float, 
 
 
 def main(argv: list[str]) -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("records", type=Path, help="folder with records")
+    parser.add_argument("variants", type=Path, nargs="?", help="folder with records of variants")
     args = parser.parse_args(argv)
-    ours = {role: measured(args.records, role) for role in ("source", "shifted")}
+    own = read(args.records)
+    ours = {role: measured(own, role) for role in ("source", "shifted")}
     if not ours["source"]:
         sys.exit(f"{args.records}: no seed of any dataset has records of all of {METHODS}")
     show_means(ours)
-    show_pairs(ours)
+    show_differences(pair_differences(ours))
     columns: dict[str, dict[str, str]] = {}
     for (name, title), (role, datasets) in product(PAPER.items(), ours.items()):
         paper = paper_accuracies(name, role)
@@ -131,6 +192,8 @@ def main(argv: list[str]) -> None:
     names = next(iter(columns.values()))
     rows = [[name, *(column[name] for column in columns.values())] for name in names]
     show(["Kendall's tau", *columns], rows)
+    if args.variants:
+        show_differences(variant_differences(own, read(args.variants)))
 
 
 if __name__ == "__main__":
