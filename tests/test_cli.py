@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import subprocess
 import sys
 
 import pandas as pd
 import pytest
 
+import gcdbench.__main__ as entry
 from gcdbench import completion
 from gcdbench.cli import _parser, main
 
@@ -110,9 +110,7 @@ def test_ctrl_c_while_the_command_line_is_imported_is_one_sentence(monkeypatch, 
 
     monkeypatch.setattr(sys, "meta_path", [Interrupting, *sys.meta_path])
     monkeypatch.delitem(sys.modules, "gcdbench.cli")
-    with pytest.raises(SystemExit) as done:
-        runpy.run_module("gcdbench", run_name="__main__")
-    assert done.value.code == 130
+    assert entry.main() == 130
     said = "gcdbench: interrupted; run the same command again to go on\n"
     assert capsys.readouterr().err == said
 
