@@ -7,7 +7,8 @@ Four rows per dataset, each set with an assignment of its own, as for any method
 - k-means: all images that a method trains on, no label used.
 - semi-supervised k-means: the same with the labels that a method may use.
 - linear probe, all labels: ridge regression on the true labels of the labelled half of every class
-  and domain, asked about the other half: a ceiling, not a method.
+  and domain, asked about the other half: a ceiling, not a method. A corrupted drawing is on the
+  same side in all its variants.
 
 With ``--trained RESULTS --methods ...`` the rows are semi-supervised k-means on the features that
 each method trained (cells run with ``--keep-weights``): what training did to the features, apart
@@ -80,11 +81,15 @@ def probed(
     rng = np.random.RandomState(seed)
     labels = problem.labels[rows]
     fitted = np.zeros(len(rows), dtype=bool)
+    halves: dict[bytes, np.ndarray] = {}  # positions in a set; variants of a set share one draw
     for evaluated in problem.sets.values():
-        inside = np.isin(rows, evaluated.rows)
-        for label in np.unique(labels[inside]):
-            members = np.flatnonzero(inside & (labels == label))
-            fitted[rng.permutation(members)[: len(members) // 2]] = True
+        inside = np.flatnonzero(np.isin(rows, evaluated.rows))
+        found = labels[inside]
+        if found.tobytes() not in halves:
+            members = [np.flatnonzero(found == label) for label in np.unique(found)]
+            chosen = [rng.permutation(one)[: len(one) // 2] for one in members]
+            halves[found.tobytes()] = np.concatenate(chosen)
+        fitted[inside[halves[found.tobytes()]]] = True
     known = torch.from_numpy(fitted)
     named = fit_and_name(features[known], torch.from_numpy(labels[fitted]), features)
     return named.numpy(), ~fitted
