@@ -6,7 +6,7 @@ import importlib
 import io
 import zipfile
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import PIL.Image
@@ -165,6 +165,22 @@ def test_an_interrupted_training_gives_the_same_weights(script, arguments, tmp_p
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     with pytest.raises(ValueError, match="made with other settings"):
         pretrain.main([*cut, "--lr", "1"])
+
+
+# --- anchors
+
+
+def test_the_ceiling_is_asked_about_drawings_it_has_seen_in_no_variant(script):
+    # two corruptions of twelve drawings, beside twenty clean ones; a domain that is not trained on
+    labels = np.concatenate([np.arange(20) % 4, np.arange(12) % 3, np.arange(12) % 3, [0, 1]])
+    rows = {"original": range(20), "fog/1": range(20, 32), "snow/1": range(32, 44), "far": (44, 45)}
+    sets = {name: SimpleNamespace(rows=np.array(found)) for name, found in rows.items()}
+    problem = SimpleNamespace(labels=labels, sets=sets)
+    features = torch.nn.functional.one_hot(torch.from_numpy(labels[:44])).float()
+    named, asked = script("anchors").probed(problem, np.arange(44), features, seed=0)
+    np.testing.assert_array_equal(named, labels[:44])  # features that tell the class
+    np.testing.assert_array_equal(asked[20:32], asked[32:44])
+    assert [asked[:20].sum(), asked[20:32].sum()] == [4 * 3, 3 * 2]  # the larger half of each class
 
 
 # --- reading records

@@ -85,6 +85,8 @@ def probed(
     for evaluated in problem.sets.values():
         inside = np.flatnonzero(np.isin(rows, evaluated.rows))
         found = labels[inside]
+        if not len(found):  # a domain that is not trained on
+            continue
         if found.tobytes() not in halves:
             members = [np.flatnonzero(found == label) for label in np.unique(found)]
             chosen = [rng.permutation(one)[: len(one) // 2] for one in members]
