@@ -1,8 +1,9 @@
 """Score the frozen backbone on the embedded suites: what training has to beat, and its ceiling.
 
-    python benchmarks/embedded/anchors.py --suites drawshift drawshift-all --out anchors.csv
+    python benchmarks/embedded/anchors.py --seeds 0 1 --out anchors.csv
 
-Four rows per dataset, each set with an assignment of its own, as for any method:
+Five rows per dataset, each set with an assignment of its own, as for any method:
+- random clusters: what the assignment finds in nothing, which is more in smaller sets.
 - raw pixels: semi-supervised k-means on the drawings' darkness at 24 x 24 pixels.
 - k-means: all images that a method trains on, no label used.
 - semi-supervised k-means: the same with the labels that a method may use.
@@ -111,6 +112,8 @@ def anchors(cell: Cell) -> Iterator[dict[str, object]]:
         anchor: (clustered(problem, rows, x, with_labels=known, seed=cell.seed), everything)
         for anchor, (x, known) in ways.items()
     }
+    guesses = np.random.RandomState(cell.seed).randint(problem.num_classes, size=len(rows))
+    found["random clusters"] = guesses, everything
     found["linear probe, all labels"] = probed(problem, rows, features, seed=cell.seed)
     for anchor, (predicted, asked) in found.items():
         yield from scored(cell, anchor, rows[asked], predicted[asked])
@@ -150,7 +153,9 @@ def scored(
 def main(argv: list[str]) -> None:
     """Score the anchors of all datasets and write them as CSV."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--suites", nargs="+", default=["drawshift", "drawshift-all"])
+    parser.add_argument(
+        "--suites", nargs="+", default=["drawshift", "drawshift-all", "drawshift-c"]
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--datasets", nargs="+", help="some of the suites' datasets")
     parser.add_argument("--trained", type=Path, help="results folder of cells with kept weights")
