@@ -79,8 +79,9 @@ def measured(chosen: list[Record], role: str) -> Scores:
 def variant_title(record: Record, own: Record) -> str:
     """Name a variant by its spelling and the settings in which it differs from the method."""
     here, there = (one["settings"]["config"].get(own["method"], {}) for one in (record, own))
-    changed = [f"{key} {here[key]}" for key in here if here[key] != there.get(key)]
-    return ", ".join([record["method"], *changed])
+    changed = [key for key in here if here[key] != there.get(key)]
+    changed = ["preset"] if "preset" in changed else changed  # the others follow from it
+    return ", ".join([record["method"], *(f"{key} {here[key]}" for key in changed)])
 
 
 def variant_differences(own: list[Record], variants: list[Record]) -> list[Difference]:
@@ -130,13 +131,18 @@ def pair_differences(ours: dict[str, Scores]) -> list[Difference]:
     ]
 
 
+def chance(gains: np.ndarray) -> float:
+    """Return p of a t-test over seeds; 1 if nothing has changed."""
+    return float(stats.ttest_1samp(gains, 0.0).pvalue) if gains.any() else 1.0
+
+
 def show_differences(found: list[Difference]) -> None:
     """Print differences, and what seeds make of them."""
     both = [gains for one in found for gains in (one.source, one.shifted)]
-    chances = statistics.holm([float(stats.ttest_1samp(gains, 0.0).pvalue) for gains in both])
+    chances = statistics.holm([chance(gains) for gains in both])
     cells = [
-        [f"{gains.mean():+.1f} ± {gains.std(ddof=1):.1f}", f"{chance:.2g}"]
-        for gains, chance in zip(both, chances, strict=True)
+        [f"{gains.mean():+.1f} ± {gains.std(ddof=1):.1f}", f"{p:.2g}"]
+        for gains, p in zip(both, chances, strict=True)
     ]
     rows = [
         [one.title, one.dataset, *source, *shifted]
