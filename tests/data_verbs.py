@@ -1,10 +1,13 @@
-"""Runs ``gcdbench data`` for tests."""
+"""Runs ``gcdbench data`` and builds problems for tests."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from gcdbench.data import commands
+from gcdbench.data.problem import Problem
+from gcdbench.data.sources import make_source
 
 
 def call(*arguments: object) -> int:
@@ -13,3 +16,8 @@ def call(*arguments: object) -> int:
     commands.add_parser(parser.add_subparsers())
     parsed = parser.parse_args(["data", *map(str, arguments)])
     return parsed.verb(parsed)
+
+
+def problem(plugin: str, root: Path | None, **config: object) -> Problem:
+    """Build the problem of a source with some settings."""
+    return make_source(plugin, root, config).problem("test")

@@ -12,20 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_verbs import call
+from data_verbs import call, problem
 from PIL import Image
 
 from gcdbench import registry
 from gcdbench.cli import main
 from gcdbench.data.commands import make_ssb_c
-from gcdbench.data.sources import make_source
 from gcdbench.errors import UserError
 
 FEW = ["--corruptions", "fog", "shot_noise", "--severities", "2", "5", "--size", "32"]
-
-
-def problem(plugin: str, root: Path, **config):
-    return make_source(plugin, root, config).problem("test")
 
 
 # --- info and stats

@@ -9,15 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_verbs import problem
 from scipy.io import savemat
 
-from gcdbench.data.problem import Problem
-from gcdbench.data.sources import domainnet, make_source
+from gcdbench.data.sources import domainnet
 from gcdbench.errors import UserError
-
-
-def problem(plugin: str, root: Path | None, **config) -> Problem:
-    return make_source(plugin, root, config).problem("test")
 
 
 def refusal(plugin: str, root: Path | None, **config) -> str:

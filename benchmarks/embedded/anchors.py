@@ -169,7 +169,7 @@ def main(argv: list[str]) -> None:
         for suite in args.suites:
             request = Request(
                 suite=suite,
-                methods=tuple(args.methods) if args.trained else ("simgcd",),  # which is all one
+                methods=tuple(args.methods) if args.trained else ("simgcd",),  # any will do
                 datasets=tuple(args.datasets or ()),
                 seeds=tuple(args.seeds),
             )

@@ -90,6 +90,8 @@ def variant_differences(own: list[Record], variants: list[Record]) -> list[Diffe
     named, varied = [], {}
     for record in variants:
         method = Spelling.parse(record["method"]).method
+        if method not in samples:
+            continue
         title = variant_title(record, samples[method])
         varied[title] = method
         named.append({**record, "method": title})
