@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gcdbench.api import load_records, run
-    from gcdbench.clustering import semi_supervised_kmeans
-    from gcdbench.features import evaluate
-    from gcdbench.metrics import accuracies
+    from gcdbench.ops.kmeans.api import semi_supervised_kmeans
+    from gcdbench.ops.metrics import accuracies
+    from gcdbench.training.score_arrays import evaluate
 
 __version__ = "0.1.0"
 __all__ = ["accuracies", "evaluate", "load_records", "run", "semi_supervised_kmeans"]
 
 _HOMES = {
-    "accuracies": "gcdbench.metrics",
-    "evaluate": "gcdbench.features",
+    "accuracies": "gcdbench.ops.metrics",
+    "evaluate": "gcdbench.training.score_arrays",
     "load_records": "gcdbench.api",
     "run": "gcdbench.api",
-    "semi_supervised_kmeans": "gcdbench.clustering",
+    "semi_supervised_kmeans": "gcdbench.ops.kmeans.api",
 }
 
 

@@ -6,11 +6,11 @@ import sys
 
 
 def main() -> int:
-    """Run the command line; an interruption while it is still being imported is one, too."""
+    """Run the command line; also say so if it is interrupted while it is being imported."""
     try:
-        from gcdbench.cli import main as run
+        from gcdbench.cli.main import main as run
     except KeyboardInterrupt:
-        sys.stderr.write("gcdbench: interrupted; run the same command again to go on\n")
+        sys.stderr.write("gcdbench: interrupted; run the same command again to continue\n")
         return 130
     return run()
 

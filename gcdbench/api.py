@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcdbench.plan import Request, make_cells
+from gcdbench.experiment.plan import Request, make_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,8 @@ def run(
     trained beside each record, for pictures of it.
     """
     from gcdbench.report.collect import collect
-    from gcdbench.runner.local import choose_device, run_cells
+    from gcdbench.runner.launchers.local import LocalLauncher
+    from gcdbench.runner.options import RunOptions
 
     request = Request(
         suite,
@@ -44,8 +45,8 @@ def run(
         Path(data_root) if data_root is not None else None,
     )
     cells = make_cells(request)
-    options: dict[str, Any] = {"device": choose_device(device), "keep_weights": keep_weights}
-    outcome = run_cells(cells, Path(results), **options)
+    options = RunOptions(Path(results), device=device, keep_weights=keep_weights)
+    outcome = LocalLauncher().run(cells, options)
     if outcome.failed:
         failures = "; ".join(f"{cell.label}: {why}" for cell, why in outcome.failed)
         raise RuntimeError(f"{len(outcome.failed)} of {len(cells)} cells failed: {failures}")
@@ -54,6 +55,6 @@ def run(
 
 def load_records(results: str | Path = "results/runs") -> list[dict[str, Any]]:
     """Return all sound records below a results folder."""
-    from gcdbench.records import Damaged, read_all
+    from gcdbench.experiment.records import Damaged, read_all
 
     return [record for _, record in read_all(Path(results)) if not isinstance(record, Damaged)]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from gcdbench.layout import shipped
+from gcdbench.core.paths import bundled
 
-__path__ = [str(shipped("methods"))]
+__path__ = [str(bundled("methods"))]

@@ -12,10 +12,19 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from gcdbench.losses import cross_entropy_on, info_nce, mean_entropy_deficit
-from gcdbench.method import Batch, Clock, Method, Step, Task
-from gcdbench.nn.backbone import Backbone
-from gcdbench.nn.heads import CosineClassifier, ProjectionHead
+from gcdbench.plugin import (
+    Backbone,
+    Batch,
+    Clock,
+    CosineClassifier,
+    Method,
+    ProjectionHead,
+    Step,
+    Task,
+    cross_entropy_on,
+    info_nce,
+    mean_entropy_deficit,
+)
 
 
 class MyIdea(Method):

@@ -12,11 +12,21 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from gcdbench.clustering import assign, semi_supervised_kmeans
-from gcdbench.losses import info_nce, sup_con
-from gcdbench.method import Batch, Clock, Method, Services, Step, Store, Task
-from gcdbench.nn.backbone import Backbone
-from gcdbench.nn.heads import GCDHead
+from gcdbench.plugin import (
+    Backbone,
+    Batch,
+    Clock,
+    FitContext,
+    GCDHead,
+    Method,
+    PoolFeatures,
+    Step,
+    Task,
+    assign,
+    info_nce,
+    semi_supervised_kmeans,
+    sup_con,
+)
 
 
 class GCD(Method):
@@ -60,16 +70,16 @@ class GCD(Method):
     def project(self, features: Tensor) -> Tensor:
         return self.head(features)
 
-    def predict(self, store: Store, services: Services) -> Tensor:
+    def predict(self, pool: PoolFeatures, context: FitContext) -> Tensor:
         """Cluster the training images, then give every query to its nearest centre."""
         clusters = semi_supervised_kmeans(
-            store.features[store.unlabelled],
-            store.features[store.labelled],
-            store.labels[store.labelled],
+            pool.features[pool.unlabelled],
+            pool.features[pool.labelled],
+            pool.labels[pool.labelled],
             self.task.num_classes,
             seed=self.task.seed,
             n_init=self.config.kmeans_init,
             max_iter=self.config.kmeans_iter,
             normalise=True,
         )
-        return assign(store.features[store.queries], clusters.centers, normalise=True)
+        return assign(pool.features[pool.queries], clusters.centers, normalise=True)

@@ -24,20 +24,27 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from gcdbench.adaptation import reverse_gradient
-from gcdbench.clustering import semi_supervised_kmeans
-from gcdbench.losses import (
-    HIDDEN,
+from gcdbench.plugin import (
+    UNLABELLED,
+    Backbone,
+    Batch,
+    Clock,
+    CosineClassifier,
+    CosineCritic,
+    Method,
+    MLPCritic,
+    ProjectionHead,
+    Step,
+    Task,
     cross_entropy_on,
+    full_precision,
+    js_mutual_information,
     parametric_terms,
+    reverse_gradient,
     self_distillation,
+    semi_supervised_kmeans,
     teacher_temperature,
 )
-from gcdbench.method import Batch, Clock, Method, Step, Task
-from gcdbench.mutual_information import CosineCritic, MLPCritic, js_mutual_information
-from gcdbench.nn.backbone import Backbone
-from gcdbench.nn.heads import CosineClassifier, ProjectionHead
-from gcdbench.precision import full_precision
 
 INDEPENDENT = -2 * math.log(2)  # the estimate of a critic that sees no dependence
 
@@ -126,7 +133,7 @@ class HiLo(Method):
         self, z: Tensor, cosines: Tensor, batch: Batch, clock: Clock
     ) -> dict[str, Tensor]:
         """Return the terms of the domain head: all labelled images are of domain 0."""
-        c, known = self.config, torch.where(batch.labelled, 0, HIDDEN)
+        c, known = self.config, torch.where(batch.labelled, 0, UNLABELLED)
         if c.domain_targets == "distil":
             taught = self._distil(cosines, clock)
         else:
@@ -145,11 +152,11 @@ class HiLo(Method):
     @torch.no_grad()
     @full_precision
     def clusters(self, z: Tensor, batch: Batch, clock: Clock) -> Tensor:
-        """Return the cluster (B,) of every unlabelled image, HIDDEN for labelled ones.
+        """Return the cluster (B,) of every unlabelled image, UNLABELLED for labelled ones.
 
         Cluster 0 is that of the labelled images; without any, all clusters would be nameless.
         """
-        c, hidden = self.config, torch.full_like(batch.labels, HIDDEN)
+        c, hidden = self.config, torch.full_like(batch.labels, UNLABELLED)
         order = batch.order if c.align_clusters else torch.arange(len(batch), device=z.device)
         labelled = batch.labelled[order]
         if labelled.all() or not labelled.any():
@@ -169,7 +176,7 @@ class HiLo(Method):
             return hidden.index_copy(0, order[~labelled], found.labels.to(z.device))
         # The clusters come with labelled images first, but are read as if in the batch's order.
         rows = torch.cat([found.labelled_labels, found.labels]).to(z.device)
-        return rows.masked_fill(labelled, HIDDEN)
+        return rows.masked_fill(labelled, UNLABELLED)
 
     def information(self, z: Tensor, domain_z: Tensor) -> Tensor:
         """Return the loss by which the projections of the two heads become independent.

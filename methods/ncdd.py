@@ -16,11 +16,21 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from gcdbench.losses import HIDDEN, mean_entropy_deficit, mean_or_zero, parametric_terms
-from gcdbench.method import Batch, Clock, Method, Step, Task
-from gcdbench.nn.backbone import Backbone
-from gcdbench.nn.heads import CosineClassifier, ProjectionHead
-from gcdbench.precision import full_precision
+from gcdbench.plugin import (
+    UNLABELLED,
+    Backbone,
+    Batch,
+    Clock,
+    CosineClassifier,
+    Method,
+    ProjectionHead,
+    Step,
+    Task,
+    full_precision,
+    mean_entropy_deficit,
+    mean_or_zero,
+    parametric_terms,
+)
 
 
 class NCDD(Method):
@@ -65,7 +75,7 @@ class NCDD(Method):
             sup_contrast_temp=c.sup_contrast_temp,
         )
         del terms["entropy"]  # here it is a part of the information, of unlabelled images alone
-        unlabelled = logits[labels == HIDDEN]
+        unlabelled = logits[labels == UNLABELLED]
         weight = (1 - c.sup_weight) * c.information_weight
         terms["certainty"] = weight * mean_entropy(unlabelled)
         terms["spread"] = (

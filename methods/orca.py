@@ -15,11 +15,22 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gcdbench.losses import mean_entropy_deficit
-from gcdbench.method import UNLABELLED, Batch, Clock, Method, Services, Step, Task
-from gcdbench.nn.backbone import Backbone
-from gcdbench.nn.heads import CosineClassifier, unit_rows_
-from gcdbench.pairs import agreement_loss, margin_cross_entropy, positive_partners
+from gcdbench.plugin import (
+    UNLABELLED,
+    Backbone,
+    Batch,
+    Clock,
+    CosineClassifier,
+    FitContext,
+    Method,
+    Step,
+    Task,
+    agreement_loss,
+    margin_cross_entropy,
+    mean_entropy_deficit,
+    positive_partners,
+    unit_rows_,
+)
 
 
 class ORCA(Method):
@@ -55,7 +66,7 @@ class ORCA(Method):
         self.register_buffer("confidence", torch.zeros(2))  # this epoch: sum, number of rows
 
     @torch.no_grad()
-    def begin_epoch(self, clock: Clock, services: Services) -> None:
+    def begin_epoch(self, clock: Clock, context: FitContext) -> None:
         """Measure the uncertainty of the unlabelled images, which is the epoch's margin.
 
         Measured in "training" it is that of the last epoch's batches and needs no pass over all
@@ -63,8 +74,8 @@ class ORCA(Method):
         """
         total, rows = self.confidence.unbind()
         if self.config.measure == "sweep" or not rows:
-            store = services.sweep()
-            features = store.features[store.unlabelled].split(4096)
+            pool = context.compute_features()
+            features = pool.features[pool.unlabelled].split(4096)
             highest = torch.cat([confidence(self.classify(f)) for f in features])
             total, rows = highest.sum(), highest.new_tensor(max(len(highest), 1))
         self.uncertainty.copy_(1 - total / rows)

@@ -16,11 +16,20 @@ from typing import Any, ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench.losses import cross_entropy_on, ramp_up
-from gcdbench.method import Batch, Clock, Method, Step, Task
-from gcdbench.nn.backbone import Backbone
-from gcdbench.nn.heads import ProjectionHead
-from gcdbench.pairs import pairwise_cross_entropy, same_top_dimensions, with_label_pairs
+from gcdbench.plugin import (
+    Backbone,
+    Batch,
+    Clock,
+    Method,
+    ProjectionHead,
+    Step,
+    Task,
+    cross_entropy_on,
+    pairwise_cross_entropy,
+    ramp_up,
+    same_top_dimensions,
+    with_label_pairs,
+)
 
 
 class RankStats(Method):

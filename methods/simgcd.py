@@ -14,10 +14,19 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from gcdbench.losses import parametric_terms, self_distillation, teacher_temperature
-from gcdbench.method import Batch, Clock, Method, Step, Task
-from gcdbench.nn.backbone import Backbone
-from gcdbench.nn.heads import CosineClassifier, ProjectionHead
+from gcdbench.plugin import (
+    Backbone,
+    Batch,
+    Clock,
+    CosineClassifier,
+    Method,
+    ProjectionHead,
+    Step,
+    Task,
+    parametric_terms,
+    self_distillation,
+    teacher_temperature,
+)
 
 
 class SimGCD(Method):

@@ -22,20 +22,30 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from gcdbench.clustering import assign, semi_supervised_kmeans
-from gcdbench.draws import integers, permutation
-from gcdbench.losses import cross_entropy_on
-from gcdbench.method import UNLABELLED, Batch, Clock, Method, Services, Step, Store, Task
-from gcdbench.nn.backbone import Backbone
-from gcdbench.nn.heads import ProjectionHead, Prototypes
-from gcdbench.nn.memory import Ring
-from gcdbench.transport import unbalanced_transport
-from gcdbench.universal import (
+from gcdbench.plugin import (
+    UNLABELLED,
+    Backbone,
+    Batch,
+    Clock,
     Detection,
+    FitContext,
+    Method,
+    PoolFeatures,
+    ProjectionHead,
+    Prototypes,
+    Ring,
+    Step,
+    Task,
     adaptive_filling,
+    assign,
+    cross_entropy_on,
     detect_common,
+    draw_integers,
+    draw_permutation,
     nearest_neighbours,
     private_class_loss,
+    semi_supervised_kmeans,
+    unbalanced_transport,
 )
 
 
@@ -93,13 +103,13 @@ class UniOT(Method):
         self.register_buffer("class_mass", uniform)
 
     @torch.no_grad()
-    def begin_fit(self, services: Services) -> None:
+    def begin_fit(self, context: FitContext) -> None:
         """Fill the memory with target images."""
-        store = services.sweep()
+        pool = context.compute_features()
         ids = (self.task.labels == UNLABELLED).nonzero().squeeze(1)
-        drawn = permutation(len(ids), generator=services.generator("uniot queue"))
+        drawn = draw_permutation(len(ids), generator=context.generator("uniot queue"))
         drawn = drawn[: len(self.queue)]
-        self.queue.push(self.embed(store.features[store.unlabelled][drawn]), ids[drawn])
+        self.queue.push(self.embed(pool.features[pool.unlabelled][drawn]), ids[drawn])
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         c = self.config
@@ -166,7 +176,7 @@ class UniOT(Method):
     def _remembered(self, count: int, generator: Generator) -> Tensor:
         """Draw rows of the memory, with replacement."""
         rows = self.queue.rows
-        return rows[integers(len(rows), count, generator=generator, device=rows.device)]
+        return rows[draw_integers(len(rows), count, generator=generator, device=rows.device)]
 
     def after_step(self, batch: Batch, step: Step, clock: Clock) -> None:
         self.known.normalise_()
@@ -187,33 +197,33 @@ class UniOT(Method):
         """Return unit embeddings, in full precision."""
         return F.normalize(self.project(features).float(), dim=1)
 
-    def predict(self, store: Store, services: Services) -> Tensor:
-        n = torch.cat([self.embed(chunk) for chunk in store.features.split(4096)])
+    def predict(self, pool: PoolFeatures, context: FitContext) -> Tensor:
+        n = torch.cat([self.embed(chunk) for chunk in pool.features.split(4096)])
         c, task = self.config, self.task
         cluster = partial(
             semi_supervised_kmeans, seed=task.seed, n_init=c.kmeans_init, max_iter=c.kmeans_iter
         )
         if c.prediction == "sskm":
-            targets = store.labels[store.labelled]
-            found = cluster(n[store.unlabelled], n[store.labelled], targets, task.num_classes)
-            return assign(n[store.queries], found.centers)
+            targets = pool.labels[pool.labelled]
+            found = cluster(n[pool.unlabelled], n[pool.labelled], targets, task.num_classes)
+            return assign(n[pool.queries], found.centers)
 
-        labels, rejected = self._transport_all(n, store, services.generator("uniot prediction"))
-        new = n[store.unlabelled][rejected[store.unlabelled]]
+        labels, rejected = self._transport_all(n, pool, context.generator("uniot prediction"))
+        new = n[pool.unlabelled][rejected[pool.unlabelled]]
         if len(new) and task.num_new:
             found = cluster(new, None, None, task.num_new, spherical=True)
             labels[rejected] = task.num_old + assign(n[rejected], found.centers)
-        return labels[store.queries]
+        return labels[pool.queries]
 
     def _transport_all(
-        self, n: Tensor, store: Store, generator: Generator
+        self, n: Tensor, pool: PoolFeatures, generator: Generator
     ) -> tuple[Tensor, Tensor]:
         """Return the best old class of all unlabelled images, and whether it is rejected."""
-        labels = torch.zeros_like(store.labels)
+        labels = torch.zeros_like(pool.labels)
         rejected = torch.zeros_like(labels, dtype=torch.bool)
-        elsewhere = store.queries[~torch.isin(store.queries, store.unlabelled)]
-        for rows in (store.unlabelled, elsewhere):
-            rows = rows[permutation(len(rows), generator=generator, device=rows.device)]
+        elsewhere = pool.queries[~torch.isin(pool.queries, pool.unlabelled)]
+        for rows in (pool.unlabelled, elsewhere):
+            rows = rows[draw_permutation(len(rows), generator=generator, device=rows.device)]
             parts = max(-(-len(rows) // self.config.transport_rows), 1)
             for part in rows.tensor_split(parts):
                 found = self._detect(n[part], generator, tolerance=1e-6)

@@ -18,13 +18,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench.draws import permutation
-from gcdbench.losses import soft_cross_entropy
-from gcdbench.method import UNLABELLED, Batch, Clock, Method, Services, Step, Task
-from gcdbench.nn.backbone import Backbone
-from gcdbench.nn.heads import MultiHeadPrototypes, Prototypes
-from gcdbench.nn.memory import Ring
-from gcdbench.transport import balanced_targets
+from gcdbench.plugin import (
+    UNLABELLED,
+    Backbone,
+    Batch,
+    Clock,
+    FitContext,
+    Method,
+    MultiHeadPrototypes,
+    Prototypes,
+    Ring,
+    Step,
+    Task,
+    balanced_targets,
+    draw_permutation,
+    soft_cross_entropy,
+)
 
 
 class UNO(Method):
@@ -73,13 +82,13 @@ class UNO(Method):
         self.register_buffer("head_losses", torch.zeros(config.heads))  # sums over this epoch
         self.register_buffer("best_head", torch.zeros(1, dtype=torch.long))
 
-    def begin_fit(self, services: Services) -> None:
+    def begin_fit(self, context: FitContext) -> None:
         if self.queue is not None:
-            store = services.sweep()
+            pool = context.compute_features()
             ids = (self.task.labels == UNLABELLED).nonzero().squeeze(1)
-            drawn = permutation(len(ids), generator=services.generator("uno queue"))
+            drawn = draw_permutation(len(ids), generator=context.generator("uno queue"))
             drawn = drawn[: len(self.queue)]
-            self.queue.push(store.features[store.unlabelled][drawn], ids[drawn])
+            self.queue.push(pool.features[pool.unlabelled][drawn], ids[drawn])
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         features = self.encode(batch).cls

@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 
-from gcdbench.layout import PACKAGE
+from gcdbench.core.paths import PACKAGE
 
 WITH_EXAMPLES = [
     ".".join(("gcdbench", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(

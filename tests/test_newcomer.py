@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 THIRD_PARTY = Path(__file__).with_name("third_party")
 TINY = """description: one dataset, a few images, one epoch
 extends: drawshift
@@ -108,8 +108,8 @@ def test_an_installed_package_adds_its_methods_and_techniques(newcomer, tmp_path
     assert "closer" in {line.split()[0] for line in _lines(newcomer, "list", "techniques")}
     assert "all checks passed" in newcomer.gcdbench("check", "elsewhere")
     # the package's other method cannot be imported; it breaks only itself
-    spelling = "elsewhere+closer"
-    board = newcomer.gcdbench("run", "--suite", "tiny.yaml", "--methods", spelling)
+    spec = "elsewhere+closer"
+    board = newcomer.gcdbench("run", "--suite", "tiny.yaml", "--methods", spec)
     assert {"Elsewhere + Closer"} <= _methods(board)
     with pytest.raises(AssertionError, match=r"unfinished.py: cannot be imported"):
         newcomer.gcdbench("check", "unfinished")

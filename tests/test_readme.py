@@ -21,11 +21,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.paths import ROOT
 
-from gcdbench import completion, registry
-from gcdbench.cli import _parser, main
+from gcdbench.cli import completion
+from gcdbench.cli.main import _parser, main
+from gcdbench.core import registry
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+README = ROOT / "README.md"
 END = [
     *("--quick", "--datasets", "line+solid", "--seeds", "0"),
     *("--set", "train.draws_per_epoch=32", "--set", "train.batch_size=16"),

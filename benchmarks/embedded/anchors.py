@@ -31,15 +31,15 @@ import torch
 from probe import fit_and_name, raw_pixels
 from torch.nn import functional as F
 
-from gcdbench.clustering import semi_supervised_kmeans
-from gcdbench.data.loader import Loader
+from gcdbench.cell_plots.trained import Trained
 from gcdbench.data.problem import Problem
-from gcdbench.evaluator import Sweeper
-from gcdbench.figures.trained import Trained
-from gcdbench.metrics import score
+from gcdbench.experiment.plan import Cell, Request, make_cells
 from gcdbench.nn.load import load_backbone
-from gcdbench.plan import Cell, Request, make_cells
-from gcdbench.tokens import TokenStore
+from gcdbench.ops.kmeans.api import semi_supervised_kmeans
+from gcdbench.training.evaluator import PoolEncoder
+from gcdbench.training.frozen_features import FeatureStore
+from gcdbench.training.loader import Loader
+from gcdbench.training.scores import score
 
 COLUMNS = ("suite", "dataset", "anchor", "seed", "set", "role", "all", "old", "new")
 
@@ -49,9 +49,10 @@ def frozen_features(cell: Cell) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]
     backbone = load_backbone(cell.backbone)
     problem = cell.problem()
     loader = Loader(problem, size=backbone.image_size, batch_size=cell.train.batch_size, seed=0)
-    sweeper = Sweeper(problem, loader, backbone, torch.device("cpu"), TokenStore())
-    trained = np.isin(sweeper.rows, problem.pool)
-    rows, features = sweeper.rows[trained], sweeper.sweep().features[trained]
+    cpu = torch.device("cpu")
+    encoder = PoolEncoder(problem, loader, backbone, cpu, FeatureStore(), lambda _: "anchors")
+    trained = np.isin(encoder.rows, problem.pool)
+    rows, features = encoder.rows[trained], encoder.compute_features().features[trained]
     pixels = torch.cat([raw_pixels(images.float() / 255) for images in loader.sweep(rows)])
     return rows, F.normalize(pixels, dim=1), F.normalize(features, dim=1)
 
@@ -127,7 +128,7 @@ def after_training(cell: Cell, results: Path) -> Iterator[dict[str, object]]:
     clusters = clustered(
         cell.problem(), rows, F.normalize(last, dim=1), with_labels=True, seed=cell.seed
     )
-    yield from scored(cell, f"semi-supervised k-means after {cell.spelling.text}", rows, clusters)
+    yield from scored(cell, f"semi-supervised k-means after {cell.spec.text}", rows, clusters)
 
 
 def scored(

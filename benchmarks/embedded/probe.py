@@ -180,7 +180,7 @@ def main(argv: list[str]) -> None:
     """Read the drawings, compute the features, print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="drawshift.zip")
-    parser.add_argument("--weights", type=Path, default=WEIGHTS, help="default: the shipped ones")
+    parser.add_argument("--weights", type=Path, default=WEIGHTS, help="default: the bundled ones")
     parser.add_argument("--lite0", type=Path, help="Lite0's .pth file, for rows to compare with")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)

@@ -24,9 +24,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from gcdbench import records
-from gcdbench.plan import Spelling
-from gcdbench.report import published, statistics
+from gcdbench.core.method_spec import MethodSpec
+from gcdbench.experiment import records
+from gcdbench.report import paper_numbers as published
+from gcdbench.report import statistics
 from gcdbench.report.collect import tidy
 
 METHODS = ("rankstats", "uno", "orca", "gcd", "simgcd", "uniot", "hilo")
@@ -48,13 +49,13 @@ class Difference(NamedTuple):
 
 def paper_accuracies(name: str, role: str) -> pd.DataFrame:
     """Return the paper's All on source or shifted images: datasets by the methods it has."""
-    spellings = {published.title(method): method for method in METHODS}
+    specs = {published.title(method): method for method in METHODS}
     found: dict[str, dict[str, float]] = {}
     for triple in published.triples(name):
         source = triple.domain in ("original", triple.dataset.split("+")[0])
-        if triple.method in spellings and not triple.variant and source == (role == "source"):
+        if triple.method in specs and not triple.variant and source == (role == "source"):
             row = found.setdefault(triple.dataset, {})
-            row[spellings[triple.method]] = triple.values["All"]
+            row[specs[triple.method]] = triple.values["All"]
     return pd.DataFrame.from_dict(found, orient="index").dropna(axis=1)
 
 
@@ -77,7 +78,7 @@ def measured(chosen: list[Record], role: str) -> Scores:
 
 
 def variant_title(record: Record, own: Record) -> str:
-    """Name a variant by its spelling and the settings in which it differs from the method."""
+    """Name a variant by its spec and the settings in which it differs from the method."""
     here, there = (one["settings"]["config"].get(own["method"], {}) for one in (record, own))
     changed = [key for key in here if here[key] != there.get(key)]
     changed = ["preset"] if "preset" in changed else changed  # the others follow from it
@@ -89,7 +90,7 @@ def variant_differences(own: list[Record], variants: list[Record]) -> list[Diffe
     samples = {record["method"]: record for record in own}
     named, varied = [], {}
     for record in variants:
-        method = Spelling.parse(record["method"]).method
+        method = MethodSpec.parse(record["method"]).method
         if method not in samples:
             continue
         title = variant_title(record, samples[method])

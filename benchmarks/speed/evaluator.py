@@ -28,9 +28,9 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from gcdbench.clustering import assign, semi_supervised_kmeans
-from gcdbench.metrics import accuracies
-from gcdbench.nearest import squared_gaps
+from gcdbench.ops.kmeans.api import assign, semi_supervised_kmeans
+from gcdbench.ops.kmeans.assign import squared_gaps
+from gcdbench.ops.metrics import accuracies
 
 
 @dataclass(frozen=True)

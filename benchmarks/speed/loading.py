@@ -32,9 +32,9 @@ from torchvision import transforms
 from gcdbench.data.corrupted import CorruptedImages, Recipe
 from gcdbench.data.corruptions import CORRUPTIONS, SEVERITIES
 from gcdbench.data.images import FileImages, Images
-from gcdbench.data.loader import Resized
-from gcdbench.data.pixels import PixelCache
+from gcdbench.data.pixel_cache import PixelCache
 from gcdbench.data.views import Views
+from gcdbench.training.loader import Resized
 
 SIZES = {  # width and height of typical images
     "CUB": (500, 375),

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gcdbench.mutual_information import CosineCritic, MLPCritic, js_mutual_information
+from gcdbench.nn.critics import CosineCritic, MLPCritic, js_mutual_information
 from gcdbench.nn.heads import CosineClassifier, ProjectionHead
 
 DIM = 256  # of the two projections

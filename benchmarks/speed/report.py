@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from gcdbench import records, registry
-from gcdbench.metrics import score
-from gcdbench.plan import Cell, Request, make_cells
+from gcdbench.core import registry
+from gcdbench.experiment import records
+from gcdbench.experiment.plan import Cell, Request, make_cells
+from gcdbench.training.scores import score
 
 
 def main() -> None:
@@ -31,7 +32,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         results = arguments.results or Path(folder)
-        methods = tuple(registry.faces("method"))[:7]
+        methods = tuple(registry.available("method"))[:7]
         request = Request("drawshift", methods, seeds=tuple(range(arguments.seeds)))
         cells = make_cells(request)
         for cell in cells:
@@ -55,7 +56,7 @@ def invent(cell: Cell, results: Path) -> None:
     record: dict[str, Any] = {
         "key": cell.key,
         "dataset": cell.dataset,
-        "method": cell.spelling.text,
+        "method": cell.spec.text,
         "seed": cell.seed,
         "settings": cell.settings(),
         "fingerprints": cell.fingerprints(),

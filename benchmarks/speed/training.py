@@ -28,19 +28,20 @@ from reference import vit as plain
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 
-from gcdbench import registry
-from gcdbench.compose import Composed, compose
+from gcdbench.core import registry
+from gcdbench.core.method_spec import MethodSpec
+from gcdbench.core.settings import BackboneConfig, TrainConfig
 from gcdbench.data.images import ArrayImages
-from gcdbench.data.loader import Loader
 from gcdbench.data.problem import EvalSet, Problem
-from gcdbench.method import Batch, Clock, Task, balanced_weights
+from gcdbench.experiment.plan import Request, make_cells
 from gcdbench.nn.backbone import Backbone, Encoded, Patches, Tokens
 from gcdbench.nn.load import load_backbone
-from gcdbench.plan import Request, Spelling, make_cells
 from gcdbench.runner.cost import CONSTANTS
-from gcdbench.settings import BackboneConfig, TrainConfig
-from gcdbench.tokens import pack, unpack
-from gcdbench.trainer import make_optimizer
+from gcdbench.training.compose import Composed, compose
+from gcdbench.training.frozen_features import pack, unpack
+from gcdbench.training.loader import Loader
+from gcdbench.training.method import Batch, Clock, Task, balanced_weights
+from gcdbench.training.trainer import make_optimizer
 
 CLASSES, EPOCHS = 200, 200
 BATCH = 128  # images of a step
@@ -66,7 +67,7 @@ def task_of(images: int, classes: int = CLASSES) -> Task:
 
 def model_of(method: str, task: Task, backbone: Backbone) -> Composed:
     """Build a method with its published heads."""
-    model = compose(Spelling.parse(method), {}, task, backbone)
+    model = compose(MethodSpec.parse(method), {}, task, backbone)
     model.train()
     backbone.eval()
     return model
@@ -348,7 +349,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="more rounds, and how cost grows")
     parser.add_argument("--write", action="store_true", help="renew the constants of `plan`")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--methods", nargs="+", default=sorted(registry.faces("method")))
+    parser.add_argument("--methods", nargs="+", default=sorted(registry.available("method")))
     parser.add_argument("--images", type=int, default=16, help="views in the comparisons")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -24,11 +24,10 @@ from gcdbench.data.corruptions import (
     jpeg_roundtrip,
 )
 from gcdbench.data.images import Images, resize_shorter
-from gcdbench.data.problem import EvalSet
 from gcdbench.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from gcdbench.data.pixels import PixelCache
+    from gcdbench.data.pixel_cache import PixelCache
 
 
 @dataclass(frozen=True)
@@ -157,13 +156,3 @@ class _VariantIds(Sequence):
         for corruption, severity in self.variants:
             prefix = f"{corruption}/{severity}/"
             yield from (f"{prefix}{name}@{self.tag}" for name in self.ids)
-
-
-def variant_sets(variants: list[tuple[str, int]], count: int, first: int) -> dict[str, EvalSet]:
-    """Return an evaluation set per variant of ``count`` images; they begin at row ``first``."""
-    return {
-        f"{corruption}/{severity}": EvalSet(
-            np.arange(first + number * count, first + (number + 1) * count), "shifted"
-        )
-        for number, (corruption, severity) in enumerate(variants)
-    }

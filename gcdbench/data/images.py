@@ -24,7 +24,7 @@ from PIL import Image
 from gcdbench.errors import UserError
 
 if TYPE_CHECKING:
-    from gcdbench.data.pixels import PixelCache
+    from gcdbench.data.pixel_cache import PixelCache
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # Smaller images are resized by torch alone, as those of the embedded suite have always been: up to

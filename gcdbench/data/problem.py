@@ -97,10 +97,10 @@ class Problem:
         )
 
 
-class Source(ABC):
+class Dataset(ABC):
     """Base class of dataset sources: from a dataset's settings and a data root to a problem.
 
-    One source a file in gcdbench/data/sources/; its nested Config says what a suite may set. What
+    One dataset a file in gcdbench/data/datasets/; its nested Config says what a suite may set. What
     describes a dataset on disk is a literal: ``gcdbench data info`` reads it without importing.
     """
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gcdbench.layout import PACKAGE
+from gcdbench.core.paths import PACKAGE
 
 
 def labelled_half(labels: np.ndarray, num_old: int, share: float = 0.5) -> np.ndarray:

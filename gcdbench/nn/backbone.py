@@ -10,16 +10,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import Tensor, nn
 
+from gcdbench.nn.parallel import ProcessGroup, SingleProcess
+
 TokenHook = Callable[[Tensor, int], Tensor]
 # how deep into the backbone a view may be computed; traced: tokens with what a recording holds
-Level = Literal["images", "patches", "traced", "tokens"]
+CacheDepth = Literal["images", "patches", "traced", "tokens"]
 CPU_CACHE = 20 << 20  # bytes of the widest activations; 8 images of a ViT-B/16
 
 
@@ -98,16 +100,6 @@ class Recording:
         return torch.stack(self.maps)
 
 
-class Crew(Protocol):
-    """Processes that encode the same rows together, each a part of them."""
-
-    def rows(self, number: int) -> Tensor:
-        """Return this process's share of some rows, as many as any other's."""
-
-    def gather(self, part: Tensor, number: int) -> Tensor:
-        """Return all rows from everybody's share of them."""
-
-
 class Backbone(nn.Module):
     """Vision transformer with CLS token, frozen but for its last ``train_blocks`` blocks."""
 
@@ -139,7 +131,7 @@ class Backbone(nn.Module):
         self._hooks: Sequence[TokenHook] = ()
         self._cls_hook: Callable[[Tensor], Tensor] | None = None
         self._recording: Recording | None = None
-        self.crew: Crew | None = None
+        self.group: ProcessGroup = SingleProcess()
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
         vit.requires_grad_(False)
@@ -244,8 +236,8 @@ class Backbone(nn.Module):
     def forward(self, images: Tensor | Patches | Tokens) -> Encoded:
         """Encode images (n, 3, H, W) with values in [0, 1], or what was made of them before."""
         # token hooks may mix rows, so they must see all of them
-        alone = self.crew is None or self._hooks or not len(images)
-        encoded = self._encode(images) if alone else self._encode_together(images)
+        whole = self.group.size == 1 or self._hooks or not len(images)
+        encoded = self._encode(images) if whole else self._encode_share(images)
         cls = encoded.cls if self._cls_hook is None else self._cls_hook(encoded.cls)
         return Encoded(cls, encoded.taps)
 
@@ -254,16 +246,15 @@ class Backbone(nn.Module):
             images = Patches(self.patches(images))
         return self.tail(self.trunk(images.x) if isinstance(images, Patches) else images)
 
-    def _encode_together(self, images: Tensor | Patches | Tokens) -> Encoded:
+    def _encode_share(self, images: Tensor | Patches | Tokens) -> Encoded:
         """Encode this process's share of the rows and gather what the others have made."""
-        crew, number = self.crew, len(images)
-        assert crew is not None
-        encoded = self._encode(images[crew.rows(number)])
+        group, number = self.group, len(images)
+        encoded = self._encode(images[group.rows(number)])
         if (recording := self._recording) is not None:
-            recording.patches = crew.gather(recording.patches, number)
-            recording.maps = [crew.gather(maps, number) for maps in recording.maps]
-        taps = {block: crew.gather(tap, number) for block, tap in encoded.taps.items()}
-        return Encoded(crew.gather(encoded.cls, number), taps)
+            recording.patches = group.gather(recording.patches, number)
+            recording.maps = [group.gather(maps, number) for maps in recording.maps]
+        taps = {block: group.gather(tap, number) for block, tap in encoded.taps.items()}
+        return Encoded(group.gather(encoded.cls, number), taps)
 
     def attention(self, images: Tensor) -> Tensor:
         """Return the CLS-to-patch attention (blocks, n, heads, p) of every block."""

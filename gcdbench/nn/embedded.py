@@ -99,7 +99,7 @@ def build_embedded(lite0_weights: Mapping[str, Tensor] | None = None) -> VisionT
 
 
 def load_embedded() -> VisionTransformer:
-    """Load the embedded backbone with the shipped weights, in evaluation mode and in float32."""
+    """Load the embedded backbone with the bundled weights, in evaluation mode and in float32."""
     model = build_embedded()
     model.load_state_dict({name: value.float() for name, value in load_file(WEIGHTS).items()})
     return model.eval()

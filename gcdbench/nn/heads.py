@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from gcdbench.precision import full_precision
+from gcdbench.ops.precision import full_precision
 
 
 class ProjectionHead(nn.Module):

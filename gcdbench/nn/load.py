@@ -13,10 +13,10 @@ from timm.data import resolve_model_data_config
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 from torch import Tensor
 
+from gcdbench.core.settings import BACKBONES, BackboneConfig
 from gcdbench.errors import UserError
 from gcdbench.nn import embedded
 from gcdbench.nn.backbone import Backbone
-from gcdbench.settings import BACKBONES, BackboneConfig
 
 
 def load_backbone(config: BackboneConfig) -> Backbone:

@@ -12,10 +12,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from gcdbench import records
+from gcdbench.core.method_spec import MethodSpec
+from gcdbench.core.suites import Suite
 from gcdbench.errors import UserError
-from gcdbench.plan import Cell, Request, Spelling, make_cells
-from gcdbench.suites import Suite
+from gcdbench.experiment import records
+from gcdbench.experiment.plan import Cell, Request, make_cells
 
 COLUMNS = ["dataset", "method", "seed", "set", "role", "split", "accuracy"]
 SPLITS = ("All", "Old", "New")
@@ -181,9 +182,9 @@ def _of_unknown_methods(
     ]
 
 
-def _known(spelling: str) -> bool:
+def _known(spec: str) -> bool:
     try:
-        Spelling.parse(spelling)
+        MethodSpec.parse(spec)
     except UserError:  # a plug-in that is not here now
         return False
     return True
@@ -209,7 +210,7 @@ def _same(record: Mapping[str, Any], cell: Cell) -> bool:
 
 
 def _place(cell: Cell) -> Place:
-    return Place(cell.dataset, cell.spelling.text, cell.seed)
+    return Place(cell.dataset, cell.spec.text, cell.seed)
 
 
 def _below(path: Path, results: Path) -> str:

@@ -1,42 +1,278 @@
-"""Leaderboards in all formats."""
+"""The numbers of a leaderboard: means over seeds, intervals, ranks, and the paper beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
-from gcdbench.records import write_atomically
-from gcdbench.report import text
-from gcdbench.report.board import Board, make
-from gcdbench.report.collect import Collection
-from gcdbench.report.latex import latex
-from gcdbench.report.page.build import fragment
+import numpy as np
+import pandas as pd
 
-FORMATS: dict[str, Callable[[Board], str]] = {
-    "md": text.markdown,
-    "csv": text.csv,
-    "latex": latex,
-    "html": fragment,
-    "json": text.as_json,
-}
-SUFFIXES = {"latex": "tex", "html": "table.html"}  # the plain .html is the whole page
+from gcdbench.report import paper_numbers as published
+from gcdbench.report import statistics
+from gcdbench.report import titles as names
+from gcdbench.report.collect import SPLITS, Collection
+
+ROLES = ("source", "shifted", "unseen", "validation")
 
 
-def write_all(board: Board, folder: Path) -> list[Path]:
-    """Write a leaderboard in all formats and return the paths."""
-    paths = []
-    for name, render in FORMATS.items():
-        path = folder / f"{board.suite}.{SUFFIXES.get(name, name)}"
-        write_atomically(path, render(board).encode())
-        paths.append(path)
-    return paths
+@dataclass(frozen=True)
+class Number:
+    """A method's accuracy on an evaluation set of a dataset, in percent; NaN if not recorded."""
+
+    dataset: str
+    set: str
+    role: str
+    split: str
+    method: str
+    planned: int  # seeds
+    seeds: int = 0  # recorded ones
+    mean: float = math.nan
+    std: float = math.nan  # over seeds
+    low: float = math.nan  # 95% interval of the mean, over seeds
+    high: float = math.nan
+    rank: int | None = None  # among the methods that have this number
+    compared: int = 0  # how many these are
+    paper: float = math.nan
+    delta: float = math.nan  # mean - paper
+    impossible: bool = False  # the paper's own All does not lie between its Old and New
+
+    @property
+    def is_best(self) -> bool:
+        """Whether it is the best of two or more."""
+        return self.rank == 1 and self.compared > 1
+
+    @property
+    def is_second(self) -> bool:
+        """Whether it is the second best of three or more."""
+        return self.rank == 2 and self.compared > 2
 
 
-def to_csv(collection: Collection) -> str:
-    """Return the leaderboard as CSV."""
-    return text.csv(make(collection, ""))
+@dataclass(frozen=True)
+class Standing:
+    """A method over all datasets; its means are NaN if it lacks one that others have."""
+
+    method: str
+    means: Mapping[str, float]  # of All, by role
+    interval: statistics.Interval  # of the mean that counts
+    rank: float  # average over datasets
+    recorded: int  # cells
+    planned: int
+    place: int | None = None
+
+    @property
+    def drop(self) -> float:
+        """What the shift costs, in points."""
+        return self.means["source"] - self.means["shifted"]
 
 
-def to_markdown(collection: Collection, suite: str) -> str:
-    """Return the leaderboard as Markdown."""
-    return text.markdown(make(collection, suite))
+@dataclass(frozen=True)
+class Board:
+    """All that a leaderboard shows, computed from a collection of records."""
+
+    suite: str
+    collection: Collection
+    role: str  # methods are ranked by All on the sets of this role
+    numbers: list[Number]  # of every dataset, set, split and method, recorded or not
+    standings: list[Standing]  # best first; those without all datasets come last
+
+    @property
+    def methods(self) -> list[str]:
+        """Methods, best first."""
+        return [standing.method for standing in self.standings]
+
+    @property
+    def rows(self) -> list[str]:
+        """Methods in the order of the paper's tables."""
+        return names.in_order(self.methods)
+
+    @property
+    def incomplete(self) -> list[str]:
+        """Methods that lack a dataset which others have: their means are not comparable."""
+        return [standing.method for standing in self.standings if standing.place is None]
+
+    @cached_property
+    def lookup(self) -> dict[tuple[str, str, str, str], Number]:
+        """Numbers by dataset, set, split and method."""
+        return {(n.dataset, n.set, n.split, n.method): n for n in self.numbers}
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """What methods are compared by: one row per dataset and seed, one column per method."""
+        found = statistics.scores(self.collection.table, role=self.role)
+        return found[[method for method in self.methods if method in found.columns]]
+
+    @cached_property
+    def comparisons(self) -> list[statistics.Comparison]:
+        """All pairs of methods, the better one first."""
+        return statistics.compare(self.scores)
+
+    @cached_property
+    def ranking(self) -> statistics.Ranking | None:
+        """Average ranks of the methods that have all datasets."""
+        return statistics.rank(_complete(_by_dataset(self.scores)))
+
+    @cached_property
+    def caveats(self) -> list[str]:
+        """What may not be concluded, in sentences."""
+        return [*statistics.caveats(self.scores), *_unreadable(self.collection.records)]
+
+    def sets_of(self, dataset: str) -> list[tuple[str, str]]:
+        """Evaluation sets of a dataset with their roles, in the order of ``ROLES``."""
+        pairs = dict.fromkeys((n.set, n.role) for n in self.numbers if n.dataset == dataset)
+        return sorted(pairs, key=lambda pair: ROLES.index(pair[1]))
+
+    def published(self) -> list[tuple[Number, Number, Number]]:
+        """Return the measured triples (All, Old, New) for which the paper prints a number."""
+        triples = []
+        for number in self.numbers:
+            if number.split == SPLITS[0] and not math.isnan(number.delta):
+                place = number.dataset, number.set
+                old, new = (self.lookup[(*place, s, number.method)] for s in SPLITS[1:])
+                triples.append((number, old, new))
+        return triples
+
+
+def make(collection: Collection, suite: str) -> Board:
+    """Compute a leaderboard."""
+    role = "shifted" if "shifted" in set(collection.table["role"]) else "source"
+    return Board(suite, collection, role, _numbers(collection), _standings(collection, role))
+
+
+def _unreadable(recorded: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Say in which cells images could not be read."""
+    cells = [
+        f"{count} in {record['method']} on {record['dataset']}, seed {record['seed']}"
+        for record in recorded
+        if (count := record["problem"].get("unreadable", {}).get("count", 0))
+    ]
+    if not cells:
+        return []
+    return [f"Images could not be read and were scored as grey squares: {'; '.join(cells)}."]
+
+
+def _numbers(collection: Collection) -> list[Number]:
+    keys = ["dataset", "set", "split", "method"]
+    grouped = collection.table.groupby(keys, sort=False)["accuracy"]
+    values = {key: group.dropna().to_numpy() for key, group in grouped}
+    bounds = _intervals(values)
+    numbers = []
+    for number in _planned_numbers(collection):
+        key = (number.dataset, number.set, number.split, number.method)
+        number = _with_paper(number)
+        if len(found := values.get(key, np.empty(0))):
+            number = _measured(number, found, bounds.get(key, (math.nan, math.nan)))
+        numbers.append(number)
+    return _with_ranks(numbers)
+
+
+def _planned_numbers(collection: Collection) -> Iterator[Number]:
+    """Yield all numbers that there will be, by dataset, set, split and method."""
+    sets = collection.table[["dataset", "set", "role"]].drop_duplicates().to_numpy().tolist()
+    seeds = Counter((place.dataset, place.method) for place in collection.planned)
+    methods = names.in_order(place.method for place in collection.planned)
+    for dataset in collection.datasets:
+        for owner, name, role in sets:
+            if owner == dataset:
+                for split in SPLITS:
+                    for method in methods:
+                        planned = seeds[dataset, method]
+                        yield Number(dataset, name, role, split, method, planned)
+
+
+def _intervals(values: Mapping[tuple, np.ndarray]) -> dict[tuple, tuple[float, float]]:
+    """Return the interval of each mean; those over equally many seeds are made at once."""
+    by_count: dict[int, list[tuple]] = {}
+    for key, found in values.items():
+        by_count.setdefault(len(found), []).append(key)
+    bounds: dict[tuple, tuple[float, float]] = {}
+    for count, keys in by_count.items():
+        if count > 1:
+            rows = statistics.intervals(np.stack([values[key] for key in keys]), (count,))
+            bounds |= {key: (low, high) for key, (low, high) in zip(keys, rows, strict=True)}
+    return bounds
+
+
+def _measured(number: Number, values: np.ndarray, bounds: tuple[float, float]) -> Number:
+    mean = float(values.mean())
+    return replace(
+        number,
+        seeds=len(values),
+        mean=mean,
+        std=float(values.std(ddof=1)) if len(values) > 1 else math.nan,
+        low=float(bounds[0]),
+        high=float(bounds[1]),
+        delta=mean - number.paper,
+    )
+
+
+def _with_paper(number: Number) -> Number:
+    found = published.find(number.dataset, number.method, number.set, number.role, number.split)
+    if found is None:
+        return number
+    return replace(number, paper=found.accuracy, impossible=found.impossible)
+
+
+def _with_ranks(numbers: list[Number]) -> list[Number]:
+    means: dict[tuple[str, str, str], list[float]] = {}
+    for number in numbers:
+        if number.seeds:
+            key = number.dataset, number.set, number.split
+            means.setdefault(key, []).append(round(number.mean, 9))
+    ranked = []
+    for number in numbers:
+        others = means.get((number.dataset, number.set, number.split), [])
+        better = sum(mean > round(number.mean, 9) for mean in others)
+        rank = 1 + better if number.seeds else None
+        ranked.append(replace(number, rank=rank, compared=len(others)))
+    return ranked
+
+
+def _standings(collection: Collection, role: str) -> list[Standing]:
+    planned = Counter(place.method for place in collection.planned)
+    missing = Counter(place.method for place in collection.missing)
+    by_role = {name: statistics.scores(collection.table, role=name) for name in ROLES}
+    means = {name: _complete(_by_dataset(scores)) for name, scores in by_role.items()}
+    ranks = means[role].round(9).rank(axis=1, ascending=False).mean()
+    standings = [
+        Standing(
+            method=method,
+            means={
+                name: float(m[method].mean()) if method in m else math.nan
+                for name, m in means.items()
+            },
+            interval=_interval(by_role[role], method) if method in means[role] else _UNKNOWN,
+            rank=float(ranks.get(method, math.nan)),
+            recorded=planned[method] - missing[method],
+            planned=planned[method],
+        )
+        for method in names.in_order(planned)
+    ]
+    scored = [s for s in standings if not math.isnan(s.means[role])]
+    scored.sort(key=lambda standing: -standing.means[role])
+    placed = [
+        replace(one, place=1 + sum(other.means[role] > one.means[role] for other in scored))
+        for one in scored
+    ]
+    return placed + [standing for standing in standings if standing not in scored]
+
+
+_UNKNOWN = statistics.Interval(math.nan, math.nan)
+
+
+def _by_dataset(scores: pd.DataFrame) -> pd.DataFrame:
+    return scores.groupby(level="dataset", sort=False).mean()
+
+
+def _complete(means: pd.DataFrame) -> pd.DataFrame:
+    """Keep the methods (columns) that have all datasets."""
+    return means.loc[:, means.notna().all()]
+
+
+def _interval(scores: pd.DataFrame, method: str) -> statistics.Interval:
+    groups = scores[method].groupby(level="dataset", sort=False)
+    return statistics.bootstrap([group.tolist() for _, group in groups])

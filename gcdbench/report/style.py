@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from gcdbench.report import names, published
+from gcdbench.report import paper_numbers as published
+from gcdbench.report import titles as names
 
 # on white and on a dark page, in the order of the paper's rows; then what is left for others
 _PALETTE = (
@@ -55,14 +56,14 @@ def looks(methods: Iterable[str]) -> dict[str, Look]:
     known = published.order()
     others = [base for base in dict.fromkeys(map(names.base, ordered)) if base not in known]
     found, variants = {}, dict.fromkeys(map(names.base, ordered), 0)
-    for spelling in ordered:
-        base = names.base(spelling)
+    for spec in ordered:
+        base = names.base(spec)
         number = known.index(base) if base in known else len(known) + others.index(base)
         variant = variants[base]
         variants[base] += 1
         light, dark = _PALETTE[number % len(_PALETTE)]
         tint = _TINTS[variant % len(_TINTS)]
-        found[spelling] = Look(
+        found[spec] = Look(
             colour=_tinted(light, tint),
             dark=_tinted(dark, tint / 2),
             marker=MARKERS[(number + 3 * variant) % len(MARKERS)],

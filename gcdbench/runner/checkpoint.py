@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from gcdbench.records import write_atomically
-from gcdbench.runner.journal import CHECKPOINTS
+from gcdbench.core.files import write_atomically
+from gcdbench.experiment.heartbeat import CHECKPOINTS
 
 log = logging.getLogger(__name__)
 MAGIC = b"gcdbench checkpoint 2\n"

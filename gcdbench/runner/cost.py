@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gcdbench.config import plain
+from gcdbench.core.config import plain
+from gcdbench.core.paths import PACKAGE
 from gcdbench.errors import UserError
-from gcdbench.layout import PACKAGE
-from gcdbench.plan import Cell
+from gcdbench.experiment.plan import Cell
 
 VIEWS = 2  # of every image in a training step
 CONSTANTS = PACKAGE / "runner" / "constants.json"
@@ -68,7 +68,7 @@ class CostModel:
         pool, scored = _sizes(cell)
         images = work(train, pool=pool, scored=scored)
         kind = _kind(plain(cell.backbone), train)
-        for method, whose in ((cell.spelling.text, "of this method"), ("", "of other methods")):
+        for method, whose in ((cell.spec.text, "of this method"), ("", "of other methods")):
             if rates := self._rates.get((method, *kind)):
                 number = len(rates)
                 basis = f"by {number} record{'s' * (number > 1)} {whose}"
@@ -76,7 +76,7 @@ class CostModel:
         if not cell.backbone.name.startswith(VIT_B16) or cell.backbone.train_blocks != 1:
             return Estimate(images)
         seconds = measured_seconds(
-            cell.spelling.method, images - scored, scored, banked=bool(train["view_bank"])
+            cell.spec.method, images - scored, scored, banked=bool(train["view_bank"])
         )
         return Estimate(images, seconds, "by times measured on one CPU core; a GPU is far faster")
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcdbench import records
 from gcdbench.errors import UserError
-from gcdbench.runner import journal
+from gcdbench.experiment import heartbeat, records
 
 
 @dataclass
@@ -63,7 +62,7 @@ def _distrust(path: Path, record: Mapping[str, Any] | records.Damaged) -> str:
 
 def _add(folder: Path, record: Mapping[str, Any], target: Path, merged: Merged) -> None:
     try:
-        with journal.locked(target):
+        with heartbeat.locked(target):
             there = records.read_record(target / records.RECORD)
             if isinstance(there, records.Damaged) or records.wrong_predictions(target, there):
                 _copy(folder, target)
@@ -73,7 +72,7 @@ def _add(folder: Path, record: Mapping[str, Any], target: Path, merged: Merged) 
             else:
                 _copy(folder, _free(target))
                 merged.beside.append(target)
-    except journal.Busy:
+    except heartbeat.Busy:
         merged.refused.append((folder, f"{target} is being trained right now; merge again later"))
 
 
@@ -84,8 +83,8 @@ def _copy(folder: Path, target: Path) -> None:
     records.put(target, record, predictions)
     if (folder / records.WEIGHTS).exists():
         shutil.copy2(folder / records.WEIGHTS, target / records.WEIGHTS)
-    if (folder / journal.LOG).exists() and not (target / journal.LOG).exists():
-        shutil.copy2(folder / journal.LOG, target / journal.LOG)
+    if (folder / heartbeat.LOG).exists() and not (target / heartbeat.LOG).exists():
+        shutil.copy2(folder / heartbeat.LOG, target / heartbeat.LOG)
 
 
 def _known(record: Mapping[str, Any], target: Path) -> bool:

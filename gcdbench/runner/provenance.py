@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from gcdbench.layout import PACKAGE
+from gcdbench.core.paths import PACKAGE
 
 PACKAGES = ("gcdbench", "torch", "torchvision", "timm", "numpy", "scipy", "pillow", "faiss-gpu")
 

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from gcdbench import records
 from gcdbench.errors import UserError
-from gcdbench.plan import Cell
-from gcdbench.runner import journal, slurm
+from gcdbench.experiment import heartbeat, records
+from gcdbench.experiment.plan import Cell
 from gcdbench.runner.cost import duration
+from gcdbench.runner.launchers import slurm
 
 Kind = Literal[
     "done", "running here", "running elsewhere", "queued", "failed", "stale", "damaged", "waiting"
@@ -53,7 +53,7 @@ def states(cells: Sequence[Cell], results: Path, queue: Queue = slurm.queue) -> 
     jobs = {
         cell.key: job
         for cell in cells
-        if (job := journal.read(records.cell_folder(results, cell), journal.JOB))
+        if (job := heartbeat.read(records.cell_folder(results, cell), heartbeat.JOB))
     }
     queued = _ask(queue) if jobs else None
     return [_state(cell, results, jobs.get(cell.key), queued) for cell in cells]
@@ -72,7 +72,7 @@ def _state(
     cell: Cell, results: Path, job: Mapping[str, Any] | None, queued: Mapping[str, str] | None
 ) -> State:
     kind, detail, facts = _judge(cell, results, job, queued)
-    return State(cell.dataset, cell.spelling.text, cell.seed, cell.key, kind, detail, facts)
+    return State(cell.dataset, cell.spec.text, cell.seed, cell.key, kind, detail, facts)
 
 
 def _judge(
@@ -80,8 +80,8 @@ def _judge(
 ) -> tuple[Kind, str, dict[str, Any]]:
     folder = records.cell_folder(results, cell)
     record = records.read_done(results, cell)
-    progress = journal.read(folder, journal.PROGRESS)
-    if progress is not None and journal.lives(progress):
+    progress = heartbeat.read(folder, heartbeat.PROGRESS)
+    if progress is not None and heartbeat.is_alive(progress):
         here = progress["host"] == socket.gethostname()
         return "running here" if here else "running elsewhere", describe(progress), progress
     if isinstance(record, dict):
@@ -91,7 +91,7 @@ def _judge(
     if job and queued and job["job"] in queued:
         where = queued[job["job"]].lower()
         return "queued", f"as job {job['job']} ({where}); {_next_start(folder)}", known
-    failure = journal.read(folder, journal.FAILURE)
+    failure = heartbeat.read(folder, heartbeat.FAILURE)
     if failure is not None:
         return "failed", failure["message"], {"failed_at": failure["time"]}
     if job and queued is None:
@@ -128,7 +128,7 @@ def _lost(progress: Mapping[str, Any] | None, job: Mapping[str, Any] | None) -> 
 
 
 def _next_start(folder: Path) -> str:
-    steps = [int(path.stem.rpartition("-")[2]) for path in folder.glob(journal.CHECKPOINTS)]
+    steps = [int(path.stem.rpartition("-")[2]) for path in folder.glob(heartbeat.CHECKPOINTS)]
     return f"goes on after step {max(steps)}" if steps else "starts anew"
 
 

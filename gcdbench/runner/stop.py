@@ -1,4 +1,4 @@
-"""A wish to stop, from Ctrl-C or a scheduler, that is fulfilled between two training steps."""
+"""Stops a run between two training steps, after Ctrl-C or a signal of a scheduler."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import threading
 from types import FrameType
 from typing import Any
 
-NOTICE = signal.SIGUSR2  # by which a scheduler tells that time is up
+NOTICE = signal.SIGUSR2  # sent by a scheduler when time is up
 SIGNALS = (signal.SIGINT, signal.SIGTERM, NOTICE)
 log = logging.getLogger(__name__)
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was asked to stop and has saved what it needs to go on."""
+    """The run was asked to stop and has saved what it needs to resume."""
 
 
 class Stop:
-    """Listens to signals while it is entered; ``asked`` tells whether one has come.
+    """Handles signals while it is entered; ``asked`` tells whether one has come.
 
     The first signal asks; the second one of Ctrl-C stops at once, by KeyboardInterrupt, unless the
     process is patient: it may get one signal by several ways. A worker of a pool (``parent`` given)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench.method import UNLABELLED, Clock, Model, Services, Task, Technique
+from gcdbench.plugin import UNLABELLED, Clock, FitContext, Model, Task, Technique
 
 
 class CL(Technique):
@@ -31,19 +31,19 @@ class CL(Technique):
         super().__init__(config, task, model)
         self.register_buffer("rank", torch.zeros(len(task.labels)))  # 0 easiest, below 1
 
-    def begin_fit(self, model: Model, services: Services) -> None:
-        store = services.sweep()
-        features = F.normalize(store.features, dim=1)
-        labels = store.labels[store.labelled]
-        means = [features[store.labelled][labels == c].mean(0) for c in labels.unique()]
-        if not means or not len(store.unlabelled):
+    def begin_fit(self, model: Model, context: FitContext) -> None:
+        pool = context.compute_features()
+        features = F.normalize(pool.features, dim=1)
+        labels = pool.labels[pool.labelled]
+        means = [features[pool.labelled][labels == c].mean(0) for c in labels.unique()]
+        if not means or not len(pool.unlabelled):
             return
-        nearest = torch.cdist(features[store.unlabelled], torch.stack(means)).amin(1)
+        nearest = torch.cdist(features[pool.unlabelled], torch.stack(means)).amin(1)
         rank = nearest.argsort(stable=True).argsort().float() / len(nearest)
         hidden = (self.task.labels == UNLABELLED).to(self.rank.device)
         self.rank[hidden] = rank.to(self.rank)
 
-    def weights(self, weights: Tensor, clock: Clock, services: Services) -> Tensor:
+    def weights(self, weights: Tensor, clock: Clock, context: FitContext) -> Tensor:
         c, hidden = self.config, self.task.labels == UNLABELLED
         progress = clock.epoch / max(c.until * clock.epochs, 1)
         share = min(1.0, c.start + (1 - c.start) * progress)

@@ -14,8 +14,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gcdbench.clustering import semi_supervised_kmeans
-from gcdbench.method import UNLABELLED, Clock, Model, Services, Task, Technique
+from gcdbench.plugin import (
+    UNLABELLED,
+    Clock,
+    FitContext,
+    Model,
+    Task,
+    Technique,
+    semi_supervised_kmeans,
+)
 
 
 class Curriculum(Technique):
@@ -43,17 +50,17 @@ class Curriculum(Technique):
         model.backbone.tap(config.block)
         self.register_buffer("shifted", torch.zeros(len(task.labels), dtype=torch.bool))
 
-    def begin_fit(self, model: Model, services: Services) -> None:
+    def begin_fit(self, model: Model, context: FitContext) -> None:
         """Find D^b among the unlabelled images of the pool."""
         c, hidden = self.config, self.task.labels == UNLABELLED
         if hidden.all() or not hidden.any():
             return
-        store = services.sweep()
-        features = store.taps[c.block]
+        pool = context.compute_features()
+        features = pool.taps[c.block]
         found = semi_supervised_kmeans(
-            features[store.unlabelled],
-            features[store.labelled],
-            torch.zeros(len(store.labelled)),
+            features[pool.unlabelled],
+            features[pool.labelled],
+            torch.zeros(len(pool.labelled)),
             2,
             seed=self.task.seed,
             n_init=c.kmeans_init,
@@ -62,7 +69,7 @@ class Curriculum(Technique):
         )
         self.shifted[hidden.to(self.shifted.device)] = found.labels.to(self.shifted.device) == 1
 
-    def weights(self, weights: Tensor, clock: Clock, services: Services) -> Tensor:
+    def weights(self, weights: Tensor, clock: Clock, context: FitContext) -> Tensor:
         """Weigh labelled images 1, D^a by |D^l| / |D^a|, and D^b by the time."""
         c, labelled = self.config, (self.task.labels != UNLABELLED).to(weights.device)
         if not labelled.any():

@@ -12,9 +12,16 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gcdbench import draws
-from gcdbench.method import Batch, Clock, Technique
-from gcdbench.mixing import cutmix, cutmix_boxes, partners_within
+from gcdbench.plugin import (
+    Batch,
+    Clock,
+    Technique,
+    cutmix,
+    cutmix_boxes,
+    draw_beta,
+    draw_uniform,
+    partners_within,
+)
 
 
 class CutMix(Technique):
@@ -31,8 +38,8 @@ class CutMix(Technique):
         c = self.config.concentration
         partners, rank = order.clone(), order.argsort()
         partners[order] = order[partners_within(batch.labelled[order], generator=generator)]
-        share = draws.beta(c, c, n, generator=generator, device=order.device)[rank]
-        centre = draws.uniform(2, n, generator=generator, device=order.device)[:, rank]
+        share = draw_beta(c, c, n, generator=generator, device=order.device)[rank]
+        centre = draw_uniform(2, n, generator=generator, device=order.device)[:, rank]
         boxes, share = cutmix_boxes(
             share, centre[0] * height, centre[1] * width, height=height, width=width
         )

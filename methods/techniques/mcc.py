@@ -11,8 +11,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gcdbench.adaptation import minimum_class_confusion
-from gcdbench.method import Batch, Clock, Model, Step, Technique
+from gcdbench.plugin import Batch, Clock, Model, Step, Technique, minimum_class_confusion
 
 
 class MCC(Technique):

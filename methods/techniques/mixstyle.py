@@ -15,9 +15,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gcdbench import draws
-from gcdbench.method import Batch, Clock, Model, Task, Technique
-from gcdbench.mixing import mixstyle, style_partners
+from gcdbench.plugin import (
+    Batch,
+    Clock,
+    Model,
+    Task,
+    Technique,
+    draw_uniform,
+    mixstyle,
+    style_partners,
+)
 
 
 class MixStyle(Technique):
@@ -37,7 +44,7 @@ class MixStyle(Technique):
 
     def tokens(self, x: Tensor, block: int, batch: Batch, clock: Clock) -> Tensor:
         c, generator = self.config, clock.generator(f"mixstyle {block}")
-        if block not in c.blocks or draws.uniform(1, generator=generator) >= c.probability:
+        if block not in c.blocks or draw_uniform(1, generator=generator) >= c.probability:
             return x
         partners, share = style_partners(
             batch.labelled,

@@ -12,9 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gcdbench import draws
-from gcdbench.method import Batch, Clock, Technique
-from gcdbench.mixing import mixup, partners_within
+from gcdbench.plugin import Batch, Clock, Technique, draw_beta, mixup, partners_within
 
 
 class Mixup(Technique):
@@ -30,6 +28,6 @@ class Mixup(Technique):
         partners, share = order.clone(), order.float()
         partners[order] = order[partners_within(batch.labelled[order], generator=generator)]
         c = self.config.concentration
-        share[order] = draws.beta(c, c, len(batch), generator=generator, device=order.device)
+        share[order] = draw_beta(c, c, len(batch), generator=generator, device=order.device)
         views = [mixup(view, partners, share) for view in batch.views]
         return batch.blended(views, partners, share, self.task.num_classes)

@@ -13,9 +13,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcdbench.adaptation import nuclear_discrepancy, reverse_gradient, warm_start
-from gcdbench.method import Batch, Clock, Model, Step, Technique
-from gcdbench.mixing import image_pairs
+from gcdbench.plugin import (
+    Batch,
+    Clock,
+    Model,
+    Step,
+    Technique,
+    image_pairs,
+    nuclear_discrepancy,
+    reverse_gradient,
+    warm_start,
+)
 
 
 class NWD(Technique):

@@ -18,25 +18,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench import draws
-from gcdbench.losses import (
+from gcdbench.plugin import (
+    Batch,
+    Clock,
+    Model,
+    Patches,
+    Step,
+    Task,
+    Technique,
+    attention_share,
+    draw_beta,
+    image_pairs,
     info_nce,
     mean_entropy_deficit,
     mean_or_zero,
+    patch_mix,
+    positive_parameter,
     self_distillation,
     smoothed_cross_entropy,
+    stacked_pairs,
     sup_con,
     teacher_temperature,
 )
-from gcdbench.method import Batch, Clock, Model, Step, Task, Technique
-from gcdbench.mixing import (
-    attention_share,
-    image_pairs,
-    patch_mix,
-    positive_parameter,
-    stacked_pairs,
-)
-from gcdbench.nn.backbone import Patches
 
 
 class PatchMix(Technique):
@@ -130,7 +133,7 @@ class PatchMix(Technique):
             source, target = stacked_pairs(batch.labelled)
         a, b = F.softplus(self.raw_shape)
         shape = (len(source) // 2, patches)
-        beta = draws.beta(a, b, *shape, generator=generator, device=source.device)
+        beta = draw_beta(a, b, *shape, generator=generator, device=source.device)
         return source, target, beta.repeat(2, 1)
 
     def scores(self, attention: Tensor) -> Tensor:

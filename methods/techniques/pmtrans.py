@@ -20,12 +20,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench import draws
-from gcdbench.losses import mean_or_zero
-from gcdbench.method import UNLABELLED, Batch, Clock, Model, Step, Task, Technique
-from gcdbench.mixing import (
+from gcdbench.plugin import (
+    UNLABELLED,
+    Batch,
+    Clock,
+    Model,
+    Step,
+    Task,
+    Technique,
     attention_share,
+    draw_beta,
     image_pairs,
+    mean_or_zero,
     mixed_feature_loss,
     mixed_label_loss,
     patch_mix,
@@ -71,7 +77,7 @@ class PMTrans(Technique):
 
         patches = step.recording.patches
         shape = (len(source), patches.shape[1])
-        beta = draws.beta(a, b, *shape, generator=generator, device=source.device)
+        beta = draw_beta(a, b, *shape, generator=generator, device=source.device)
         mixed = patch_mix(patches[source], patches[target], beta)
         scores = step.recording.attention.mean((0, 2)).softmax(1)
         share = attention_share(beta, scores[source])

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gcdbench.method import Batch, Clock, Model, Step, Task, Technique
+from gcdbench.plugin import Batch, Clock, Model, Step, Task, Technique
 
 
 class SFA(Technique):

@@ -13,8 +13,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gcdbench.losses import soft_cross_entropy
-from gcdbench.method import UNLABELLED, Batch, Clock, Model, Services, Step, Task, Technique
+from gcdbench.plugin import (
+    UNLABELLED,
+    Batch,
+    Clock,
+    FitContext,
+    Model,
+    Step,
+    Task,
+    Technique,
+    soft_cross_entropy,
+)
 
 
 class SPL(Technique):
@@ -33,7 +42,7 @@ class SPL(Technique):
         self.register_buffer("losses", torch.zeros(len(task.labels)))  # 0: not seen yet, so easy
         self.register_buffer("bound", torch.tensor(torch.inf))
 
-    def weights(self, weights: Tensor, clock: Clock, services: Services) -> Tensor:
+    def weights(self, weights: Tensor, clock: Clock, context: FitContext) -> Tensor:
         losses, hidden = self.losses.cpu(), self.task.labels == UNLABELLED
         seen = hidden & (losses > 0)
         if clock.epoch == 1 and seen.any():

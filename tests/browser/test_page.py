@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from report_synthetic import collection
+from helpers.synthetic_records import collection
 
-from gcdbench.report.board import make
 from gcdbench.report.collect import Place
+from gcdbench.report.leaderboard import make
 from gcdbench.report.page.build import page
 
 pytestmark = pytest.mark.browser

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from runner_toy import Toy, make_toy
+from helpers.toy import Toy, make_toy
 
-from gcdbench import records
-from gcdbench.plan import Cell
+from gcdbench.experiment import records
+from gcdbench.experiment.plan import Cell
 
 
 def pytest_configure(config: pytest.Config) -> None:

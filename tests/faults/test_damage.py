@@ -9,11 +9,11 @@ import shutil
 import signal
 
 import pytest
-from faults_kit import dies_at_step, ended, fork
+from helpers.faults import dies_at_step, ended, fork
 
-from gcdbench import records
+from gcdbench.experiment import heartbeat, records
 from gcdbench.runner import cell as cell_module
-from gcdbench.runner import checkpoint, journal
+from gcdbench.runner import checkpoint
 from gcdbench.runner.status import states
 
 pytestmark = pytest.mark.faults
@@ -107,7 +107,7 @@ def test_a_flipped_bit_in_the_predictions(toy, undisturbed):
     assert undisturbed.met(toy, cell)
 
 
-@pytest.mark.parametrize("name", [journal.PROGRESS, journal.FAILURE, journal.JOB])
+@pytest.mark.parametrize("name", [heartbeat.PROGRESS, heartbeat.FAILURE, heartbeat.JOB])
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", '{"host": 1}'])
 def test_notes_that_cannot_be_read_are_no_notes(toy, name, text):
     cell = toy.cell()

@@ -7,11 +7,11 @@ import signal
 import time
 
 import pytest
-from faults_kit import die, dies_at_step, dies_while_writing, ended, fork
+from helpers.faults import die, dies_at_step, dies_while_writing, ended, fork
 
-from gcdbench import records
+from gcdbench.experiment import heartbeat, records
 from gcdbench.runner import cell as cell_module
-from gcdbench.runner import checkpoint, journal
+from gcdbench.runner import checkpoint
 from gcdbench.runner.status import states
 
 pytestmark = pytest.mark.faults
@@ -99,17 +99,17 @@ def test_the_lock_and_the_sign_of_life_of_a_dead_process_hold_nobody_up(toy, und
     cell = toy.cell()
     killed(toy, cell, arrange=lambda: dies_at_step(3))
     folder = records.cell_folder(toy.results, cell)
-    assert (folder / journal.PROGRESS).exists()
+    assert (folder / heartbeat.PROGRESS).exists()
     (state,) = states([cell], toy.results)
     assert state.kind == "waiting"
     assert "died; goes on after step 3" in state.detail
     assert undisturbed.met(toy, cell)
-    assert not (folder / journal.PROGRESS).exists()
+    assert not (folder / heartbeat.PROGRESS).exists()
 
 
 def test_a_grid_killed_ten_times_ends_in_the_same_leaderboard(toy, made):
     from gcdbench.report.collect import collect
-    from gcdbench.report.leaderboard import to_csv, to_markdown
+    from gcdbench.report.formats import to_csv, to_markdown
 
     whole = made.elsewhere("grid")
     request = toy.request("simgcd", "gcd", "orca", seeds=(0, 1))

@@ -21,16 +21,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gcdbench.runner import journal
+from gcdbench.experiment import heartbeat
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 KILLS = 10
 # the command line, with a checkpoint after every step and signs of life that tell the moment
 COMMAND = """
 import sys
-from gcdbench.cli import main
-from gcdbench.runner import cell, journal
-cell.CHECKPOINT_SECONDS, journal.BEAT_SECONDS = 0.0, 0.02
+from gcdbench.cli.main import main
+from gcdbench.runner import cell
+from gcdbench.experiment import heartbeat
+cell.CHECKPOINT_SECONDS, heartbeat.BEAT_SECONDS = 0.0, 0.02
 sys.exit(main(sys.argv[1:]))
 """
 GRID = ["--suite", "drawshift", "--quick", "--methods", "simgcd", "gcd", "uno", "rankstats"]
@@ -66,7 +67,7 @@ def uninterrupted(results: Path) -> tuple[float, float]:
     """Run the grid; return its computing time before the first cell, and after that."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = start(results)
-    wait_until(process, lambda: any(results.glob(f"*/*/*/{journal.LOCK}")))
+    wait_until(process, lambda: any(results.glob(f"*/*/*/{heartbeat.LOCK}")))
     ready = worked(process.pid)
     assert process.wait() == 0, messages(results)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -77,8 +78,8 @@ def uninterrupted(results: Path) -> tuple[float, float]:
 def moment(results: Path, pid: int) -> str:
     """Tell in what a process was killed."""
     count = len(list(results.glob("*/*/*/record.json")))
-    for path in results.glob(f"*/*/*/{journal.PROGRESS}"):
-        facts = journal.read(path.parent, journal.PROGRESS)
+    for path in results.glob(f"*/*/*/{heartbeat.PROGRESS}"):
+        facts = heartbeat.read(path.parent, heartbeat.PROGRESS)
         if facts is not None and facts["pid"] == pid:
             place = "/".join(path.parts[-4:-2])
             step = f" step {facts['step']} of {facts['steps']}" if "step" in facts else ""

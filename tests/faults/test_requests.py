@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from runner_toy import Toy
+from helpers.toy import Toy
 
-from gcdbench import cli, registry
+from gcdbench.cli import main as cli
+from gcdbench.core import registry
 
 pytestmark = pytest.mark.faults
 
@@ -31,7 +32,7 @@ def refused(toy: Toy, capsys, *arguments: str) -> str:
     ("text", "reason"),
     [
         ("class Broken(Method:\n", "line 1: not valid Python"),
-        ("x = 1\n", "defines no class derived from Method, Technique, Source"),
+        ("x = 1\n", "defines no class derived from Method, Technique, Dataset"),
         ("\0", "not valid Python|cannot be read"),
     ],
     ids=["syntax", "no class", "not text"],
@@ -52,7 +53,7 @@ def test_a_plugin_that_cannot_be_imported_fails_its_cells_only(toy, tmp_path, ca
     path = tmp_path / "needy.py"
     path.write_text(
         "import a_package_that_is_not_there\n"
-        "from gcdbench.method import Technique\n\n\n"
+        "from gcdbench.training.method import Technique\n\n\n"
         "class Needy(Technique):\n    pass\n"
     )
     command = toy.command("run", "--methods", "simgcd+needy", "--datasets", "toy")[3:]

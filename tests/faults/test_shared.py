@@ -8,11 +8,13 @@ import signal
 import time
 
 import pytest
-from faults_kit import ended, fork
+from helpers.faults import ended, fork
 
-from gcdbench import cli, records
+from gcdbench.cli import main as cli
+from gcdbench.experiment import heartbeat, records
 from gcdbench.runner import cell as cell_module
-from gcdbench.runner import checkpoint, journal, local
+from gcdbench.runner import checkpoint
+from gcdbench.runner.launchers import local
 from gcdbench.runner.status import states
 
 pytestmark = pytest.mark.faults
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.faults
 
 def starts(toy, cell) -> int:
     """Return how often a cell was started, by its log."""
-    text = (records.cell_folder(toy.results, cell) / journal.LOG).read_text()
+    text = (records.cell_folder(toy.results, cell) / heartbeat.LOG).read_text()
     return sum(json.loads(line)["event"] == "start" for line in text.splitlines())
 
 
@@ -64,7 +66,7 @@ def wait_for(toy, cell, condition) -> None:
     folder = records.cell_folder(toy.results, cell)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        facts = journal.read(folder, journal.PROGRESS)
+        facts = heartbeat.read(folder, heartbeat.PROGRESS)
         if facts is not None and condition(facts):
             return
         time.sleep(0.02)
@@ -73,7 +75,7 @@ def wait_for(toy, cell, condition) -> None:
 
 @pytest.fixture(autouse=True)
 def fast_hearts(monkeypatch):
-    monkeypatch.setattr(journal, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.05)
 
 
 def long_run(toy, *, slow: float = 0.05) -> int:
@@ -82,9 +84,9 @@ def long_run(toy, *, slow: float = 0.05) -> int:
     def run() -> None:
         step = cell_module.CellRun._on_step
 
-        def slowly(self, moment) -> None:
+        def slowly(self, event) -> None:
             time.sleep(slow)
-            step(self, moment)
+            step(self, event)
 
         cell_module.CellRun._on_step = slowly
         cell_module.CHECKPOINT_SECONDS = 1e9
@@ -103,11 +105,11 @@ def test_a_signal_stops_after_the_step_with_a_checkpoint_and_code_130(toy, numbe
     assert ended(pid) == 130
     folder = records.cell_folder(toy.results, cell)
     assert len(checkpoint.files(folder)) == 1
-    assert not (folder / journal.PROGRESS).exists()
-    assert not (folder / journal.FAILURE).exists()
+    assert not (folder / heartbeat.PROGRESS).exists()
+    assert not (folder / heartbeat.FAILURE).exists()
     said = capfd.readouterr().err
     assert "stopping after this step" in said
-    assert "run the same command again to go on" in said
+    assert "run the same command again to continue" in said
     (state,) = states([cell], toy.results)
     assert state.detail.startswith("goes on after step ")
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from faults_kit import ended, fork
-from runner_toy import Toy
+from helpers.faults import ended, fork
+from helpers.toy import Toy
 
-from gcdbench import cli, records
+from gcdbench.cli import main as cli
+from gcdbench.experiment import heartbeat, records
 from gcdbench.runner import cell as cell_module
-from gcdbench.runner import checkpoint, journal
+from gcdbench.runner import checkpoint
 
 pytestmark = pytest.mark.faults
 
@@ -81,7 +82,7 @@ def test_the_disk_is_full_when_the_record_is_written(toy, undisturbed, monkeypat
         patch.setattr(os, "fsync", full)
         ((_, message),) = toy.run([cell]).failed
     assert "No space left on device" in message
-    assert "run again to go on" in message
+    assert "run again to resume" in message
     assert not records.is_done(toy.results, cell)
     assert undisturbed.met(toy, cell)
 
@@ -104,7 +105,7 @@ def test_a_loss_that_is_not_finite_fails_its_cell_only(toy, undisturbed, capsys)
     arguments = ["--methods", "simgcd", "gcd", "--datasets", "toy", "--set", "train.lr=1e30"]
     (bad,) = toy.cells("simgcd", datasets=("toy",), train={"lr": 1e30})
     assert cli.main(toy.command("run", *arguments[:2], *arguments[3:])[3:]) == 1
-    note = journal.read(records.cell_folder(toy.results, bad), journal.FAILURE)
+    note = heartbeat.read(records.cell_folder(toy.results, bad), heartbeat.FAILURE)
     assert "the loss is not finite at step" in note["message"]
     assert "a lower train.lr is the usual remedy" in note["message"]
     assert undisturbed.met(toy, toy.cell())

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-import torch
+from helpers.toy import run_cells
 
-from gcdbench import records
-from gcdbench.plan import Cell, Request, make_cells
-from gcdbench.runner import journal, slurm
-from gcdbench.runner.local import run_cells
+from gcdbench.experiment import heartbeat, records
+from gcdbench.experiment.plan import Cell, Request, make_cells
+from gcdbench.runner.launchers import slurm
 from gcdbench.runner.status import settled, states
 
 NEEDED = [name for name in ("slurmctld", "slurmd", "munged") if shutil.which(name) is None]
@@ -60,7 +59,7 @@ def submit(results: Path, config: str, cells: Sequence[Cell], *more: str) -> str
     settings = [f"train.{key}={value}" for key, value in TRAIN.items()]
     command = [sys.executable, "-m", "gcdbench", "run", "--suite", "drawshift", "--quick"]
     command += ["--datasets", *dict.fromkeys(cell.dataset for cell in cells)]
-    command += ["--methods", *dict.fromkeys(cell.spelling.text for cell in cells)]
+    command += ["--methods", *dict.fromkeys(cell.spec.text for cell in cells)]
     command += ["--results", str(results), *more]
     command += [word for setting in settings for word in ("--set", setting)]
     command += ["--launcher", "slurm", "--slurm", str(file), "--device", "cpu"]
@@ -78,7 +77,7 @@ def wait_for(what: str, look: Callable[[], bool]) -> None:
 
 def events(results: Path, cell: Cell, kind: str) -> list[dict]:
     """Return the lines of one kind in the log of a cell, which is written without delay."""
-    log = records.cell_folder(results, cell) / journal.LOG
+    log = records.cell_folder(results, cell) / heartbeat.LOG
     lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     return [row for row in map(json.loads, lines) if row["event"] == kind]
 
@@ -97,7 +96,7 @@ def test_jobs_that_are_ended_are_requeued_and_resume_from_their_checkpoint(clust
     assert "4 of 4 cells are recorded or have a job already" in submit(results, config, cells)
     preempted, out_of_time = cells[:2]
     folders = [records.cell_folder(results, cell) for cell in cells]
-    jobs = [journal.read(folder, journal.JOB)["job"] for folder in folders]
+    jobs = [heartbeat.read(folder, heartbeat.JOB)["job"] for folder in folders]
 
     wait_for("the first epochs", lambda: len(events(results, preempted, "epoch")) >= 2)
     subprocess.run(["scontrol", "requeue", jobs[0]], check=True)
@@ -120,7 +119,7 @@ def test_jobs_that_are_ended_are_requeued_and_resume_from_their_checkpoint(clust
     sys.stderr.write(f"4 cells, 4 jobs, {'; '.join(figures)}; {time.monotonic() - began:.0f} s\n")
 
     alone = tmp_path / "alone"
-    run_cells(cells[:2], alone, device=torch.device("cpu"))
+    run_cells(cells[:2], alone)
     for cell in cells[:2]:
         one, other = (records.read_done(folder, cell) for folder in (alone, results))
         assert records.same_numbers(one, other)
@@ -131,11 +130,11 @@ def test_a_job_of_two_processes_is_requeued_and_has_the_numbers_of_one(cluster, 
     results, alone, cells = tmp_path / "results", tmp_path / "alone", the_cells()[:1]
     assert "1 cells were submitted" in submit(results, CONFIG, cells, "--nproc-per-node", "2")
     wait_for("the first epochs", lambda: len(events(results, cells[0], "epoch")) >= 2)
-    job = journal.read(records.cell_folder(results, cells[0]), journal.JOB)["job"]
+    job = heartbeat.read(records.cell_folder(results, cells[0]), heartbeat.JOB)["job"]
     subprocess.run(["scontrol", "requeue", job], check=True)
     wait_for("the cell", lambda: settled(states(cells, results)))
 
-    run_cells(cells, alone, device=torch.device("cpu"))
+    run_cells(cells, alone)
     one, two = (records.read_done(folder, cells[0]) for folder in (alone, results))
     assert two["provenance"]["processes"] == 2
     assert two["timing"]["restarts"] == restarts(job) == 1

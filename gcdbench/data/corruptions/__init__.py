@@ -12,10 +12,10 @@ import io
 import numpy as np
 from PIL import Image
 
-from gcdbench.data.corruptions.chance import Bits
-from gcdbench.data.corruptions.ice import FrostSource
+from gcdbench.data.corruptions.frost import FrostSource
 from gcdbench.data.corruptions.noise import CHANNELS, add_noise
-from gcdbench.data.corruptions.splashes import spatter
+from gcdbench.data.corruptions.rng import Bits
+from gcdbench.data.corruptions.spatter import spatter
 from gcdbench.data.corruptions.weather import fog, frost_over, snow
 from gcdbench.data.corruptions.zoom import zoom_blur
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtr, pdtr
 
-from gcdbench.data.corruptions.chance import Chance
+from gcdbench.data.corruptions.rng import Chance
 
 LEVELS = 256
 

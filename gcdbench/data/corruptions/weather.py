@@ -8,10 +8,10 @@ from functools import lru_cache
 import numpy as np
 from scipy.linalg.blas import saxpy
 
-from gcdbench.data.corruptions.chance import Chance
-from gcdbench.data.corruptions.ice import FrostSource
+from gcdbench.data.corruptions.frost import FrostSource
 from gcdbench.data.corruptions.linear import RowSums, separable, shown_length, zoom_taps
 from gcdbench.data.corruptions.noise import LEVELS, pair_index
+from gcdbench.data.corruptions.rng import Chance
 
 GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcdbench.data.corruptions.chance import Chance
 from gcdbench.data.corruptions.linear import RowSums, Taps, shown_length, zoom_taps
+from gcdbench.data.corruptions.rng import Chance
 
 BLOCK = 16  # rows of the result worked off at once, few enough to stay in the cache
 CHANNELS = 3

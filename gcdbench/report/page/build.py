@@ -12,13 +12,13 @@ import jinja2
 from markupsafe import Markup
 
 from gcdbench import __version__
-from gcdbench.report import text
-from gcdbench.report.board import ROLES, Board, Number, Standing
 from gcdbench.report.collect import SPLITS
-from gcdbench.report.names import dataset_title, method_title, set_title
+from gcdbench.report.formats import markdown as text
+from gcdbench.report.leaderboard import ROLES, Board, Number, Standing
 from gcdbench.report.page import figures
 from gcdbench.report.page.data import as_script, page_data
 from gcdbench.report.statistics import Comparison
+from gcdbench.report.titles import dataset_title, method_title, set_title
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
@@ -52,11 +52,6 @@ def page(board: Board, *, command: str = "") -> str:
         command=command,
         version=__version__,
     )
-
-
-def fragment(board: Board) -> str:
-    """Return the leaderboard alone, as a piece of HTML to be put into another page."""
-    return _render("fragment.html.j2", **_table(board))
 
 
 def _render(template: str, **values: Any) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gcdbench.records import flat
-from gcdbench.report.board import Board, Number
+from gcdbench.experiment.records import flat
 from gcdbench.report.collect import SPLITS, Truth
-from gcdbench.report.images import right_images
-from gcdbench.report.names import dataset_title, method_title, set_title
+from gcdbench.report.correctness import right_images
+from gcdbench.report.leaderboard import Board, Number
+from gcdbench.report.titles import dataset_title, method_title, set_title
 
 LOG_LINES = 6
 CURVE_POINTS = 100

@@ -9,13 +9,13 @@ from typing import Any
 
 import pandas as pd
 
-from gcdbench.report import series
-from gcdbench.report.board import Board
-from gcdbench.report.names import dataset_title, method_title, set_title
+from gcdbench.report import plot_data as series
+from gcdbench.report.formats.markdown import number
+from gcdbench.report.leaderboard import Board
 from gcdbench.report.page.svg import Drawing, ticks
-from gcdbench.report.series import OUTCOMES
+from gcdbench.report.plot_data import OUTCOMES
 from gcdbench.report.style import MARKERS, looks
-from gcdbench.report.text import number
+from gcdbench.report.titles import dataset_title, method_title, set_title
 
 WIDTH = 340.0
 LEFT, RIGHT = 86.0, 14.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
-from gcdbench.report.board import Board
+from gcdbench.report.leaderboard import Board
 from gcdbench.report.plots.bars import bars
 from gcdbench.report.plots.canvas import NothingToDraw, write
 from gcdbench.report.plots.corruptions import corruptions

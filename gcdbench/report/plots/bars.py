@@ -11,11 +11,11 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gcdbench.report.board import Board
 from gcdbench.report.collect import SPLITS
-from gcdbench.report.names import dataset_title, method_title, set_title
+from gcdbench.report.leaderboard import Board
 from gcdbench.report.plots.canvas import drawing, horizontal_grid, sheet
 from gcdbench.report.style import looks
+from gcdbench.report.titles import dataset_title, method_title, set_title
 
 WIDTH = 0.86  # of a group of bars
 

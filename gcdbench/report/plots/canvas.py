@@ -15,11 +15,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from gcdbench.core.files import write_atomically
 from gcdbench.errors import UserError
-from gcdbench.records import write_atomically
-from gcdbench.report.board import Board
-from gcdbench.report.names import method_title
+from gcdbench.report.leaderboard import Board
 from gcdbench.report.style import Look
+from gcdbench.report.titles import method_title
 
 INK, FAINT = "#222222", "#DDDDDD"
 STYLE: dict[Any, Any] = {

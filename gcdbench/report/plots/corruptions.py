@@ -6,10 +6,10 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from gcdbench.report import series
-from gcdbench.report.board import Board
-from gcdbench.report.names import method_title, set_title
+from gcdbench.report import plot_data as series
+from gcdbench.report.leaderboard import Board
 from gcdbench.report.plots.canvas import NothingToDraw, drawing, sheet
+from gcdbench.report.titles import method_title, set_title
 
 
 def corruptions(board: Board) -> Figure:

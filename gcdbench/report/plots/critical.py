@@ -5,11 +5,11 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gcdbench.report.board import Board
-from gcdbench.report.names import method_title
+from gcdbench.report.leaderboard import Board
 from gcdbench.report.plots.canvas import INK, NothingToDraw, drawing, sheet
 from gcdbench.report.statistics import Ranking
 from gcdbench.report.style import looks
+from gcdbench.report.titles import method_title
 
 STEP = 0.42  # between two names
 BELOW = 0.55  # from the axis to the first group

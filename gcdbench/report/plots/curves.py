@@ -6,9 +6,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gcdbench.report import series
-from gcdbench.report.board import Board
-from gcdbench.report.names import dataset_title
+from gcdbench.report import plot_data as series
+from gcdbench.report.leaderboard import Board
 from gcdbench.report.plots.canvas import (
     NothingToDraw,
     drawing,
@@ -17,6 +16,7 @@ from gcdbench.report.plots.canvas import (
     sheet,
 )
 from gcdbench.report.style import Look, looks
+from gcdbench.report.titles import dataset_title
 
 
 def curves(board: Board) -> Figure:

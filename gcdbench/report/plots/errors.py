@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from gcdbench.report import series
-from gcdbench.report.board import Board
-from gcdbench.report.names import method_title
+from gcdbench.report import plot_data as series
+from gcdbench.report.leaderboard import Board
+from gcdbench.report.plot_data import OUTCOMES
 from gcdbench.report.plots.canvas import NothingToDraw, drawing, footnote_on_incomplete, sheet
-from gcdbench.report.series import OUTCOMES
+from gcdbench.report.titles import method_title
 
 # right in grey; errors among old in blues, among new in oranges; the two that cross are dark
 COLOURS = {

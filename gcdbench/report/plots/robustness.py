@@ -9,9 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MultipleLocator
 
-from gcdbench.report import series
-from gcdbench.report.board import Board
-from gcdbench.report.names import dataset_title, method_title, set_title
+from gcdbench.report import plot_data as series
+from gcdbench.report.leaderboard import Board
 from gcdbench.report.plots.canvas import (
     FAINT,
     NothingToDraw,
@@ -21,6 +20,7 @@ from gcdbench.report.plots.canvas import (
     sheet,
 )
 from gcdbench.report.style import MARKERS, looks
+from gcdbench.report.titles import dataset_title, method_title, set_title
 
 
 def drop(board: Board) -> Figure:

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gcdbench.report.names import dataset_title, in_order
 from gcdbench.report.plots.canvas import NothingToDraw, drawing, horizontal_grid, legend, sheet
+from gcdbench.report.sensitivity import Varied
 from gcdbench.report.style import looks
-from gcdbench.report.varied import Varied
+from gcdbench.report.titles import dataset_title, in_order
 
 
 def sensitivity(varied: Varied) -> Figure:

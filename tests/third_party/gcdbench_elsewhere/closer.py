@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gcdbench.method import Batch, Clock, Model, Step, Technique
+from gcdbench.plugin import Batch, Clock, Model, Step, Technique
 
 
 class Closer(Technique):

@@ -7,10 +7,17 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from gcdbench.losses import cross_entropy_on, mean_entropy_deficit
-from gcdbench.method import Batch, Clock, Method, Step, Task
-from gcdbench.nn.backbone import Backbone
-from gcdbench.nn.heads import CosineClassifier
+from gcdbench.plugin import (
+    Backbone,
+    Batch,
+    Clock,
+    CosineClassifier,
+    Method,
+    Step,
+    Task,
+    cross_entropy_on,
+    mean_entropy_deficit,
+)
 
 
 class Elsewhere(Method):

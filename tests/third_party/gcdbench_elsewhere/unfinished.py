@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gcdbench.nowhere import something
 
-from gcdbench.method import Method
+from gcdbench.plugin import Method
 
 
 class Unfinished(Method):

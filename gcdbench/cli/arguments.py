@@ -1,0 +1,48 @@
+"""Types of arguments, and how results are printed: what several verbs share."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1."""
+    return count(text, least=1)
+
+
+def count(text: str, least: int = 0) -> int:
+    """Return a whole number of at least ``least``."""
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from error
+    if number < least:
+        raise argparse.ArgumentTypeError(f"expected at least {least}, got {number}")
+    return number
+
+
+def amount(text: str) -> float:
+    """Return a finite number of at least 0."""
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from error
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a finite number of at least 0, got {text}")
+    return number
+
+
+def seconds(text: str) -> float:
+    """Return a number above 0."""
+    number = amount(text)
+    if number == 0:
+        raise argparse.ArgumentTypeError("expected a number above 0, got 0")
+    return number
+
+
+def say(text: str) -> None:
+    """Print a result."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,97 @@
+"""The verb ``gcdbench data``: what the datasets are, whether they are sound, and how to get them.
+
+Only arguments are here; what an action does is in the module of its name, imported when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(verbs: Any) -> None:
+    """Add ``data`` and its actions to the verbs of the command line."""
+    text = "look at, check, fetch and make datasets"
+    data = verbs.add_parser("data", help=text, description=text)
+    actions = data.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        sub = actions.add_parser(name, help=text, description=text)
+        sub.set_defaults(verb=_runner(name.replace("-", "_")))
+        sub.add_argument("--debug", action="store_true", help="show tracebacks")
+        sub.add_argument("--data-root", type=Path, metavar="DIR", help="default: GCDBENCH_DATA")
+        return sub
+
+    info = action("info", "say what a dataset is, where to get it and where to put it")
+    info.add_argument("sources", nargs="*", metavar="SOURCE", help="default: all")
+    info.add_argument("--json", action="store_true", help="for programs")
+
+    stats = action("stats", "count labelled and unlabelled images, classes and domains of a suite")
+    stats.add_argument("--suite", required=True, help="name of a suite, or a YAML file")
+    stats.add_argument("--datasets", nargs="+", default=(), metavar="NAME", help="default: all")
+    stats.add_argument("--json", action="store_true", help="for programs, with all sets")
+
+    verify = action("verify", "look for wrong layouts and missing, unreadable or cut-off images")
+    verify.add_argument("sources", nargs="*", metavar="SOURCE", help="cub, cars, domainnet, ...")
+    verify.add_argument("--suite", help="verify the datasets of a suite, with their settings")
+    verify.add_argument("--no-decode", action="store_true", help="only look whether files exist")
+    verify.add_argument("--workers", type=_whole(1), help="processes (default: one per core)")
+    verify.add_argument("--json", action="store_true", help="for programs")
+
+    make = action("make-ssb-c", "write the corrupted test images of SSB-C to disk; can be resumed")
+    make.add_argument("sources", nargs="+", choices=("cub", "cars", "aircraft"), metavar="SOURCE")
+    make.add_argument(
+        "--out",
+        type=Path,
+        help="folder (default: SSB-C below the data root, where datasets look for the images; "
+        "link another folder there)",
+    )
+    make.add_argument("--corruptions", nargs="+", default=(), metavar="NAME", help="default: all")
+    make.add_argument("--severities", nargs="+", type=int, default=(1, 2, 3, 4, 5), metavar="N")
+    make.add_argument(
+        "--size", type=_whole(0), default=256, help="shorter side; 0: that of the image"
+    )
+    make.add_argument(
+        "--quality", type=_whole(1, 95), default=85, help="of the JPEG files (default: 85)"
+    )
+    make.add_argument("--frost", default="", metavar="DIR", help="photographs of ice")
+    make.add_argument("--workers", type=_whole(1), help="processes (default: one per core)")
+
+    sheet = action("sheet", "show an image under the nine corruptions at the five severities")
+    sheet.add_argument("image", type=Path, metavar="IMAGE", help="a picture of yours")
+    sheet.add_argument("--out", type=Path, required=True, metavar="FILE", help="picture to write")
+    sheet.add_argument(
+        "--size", type=_whole(1), default=224, help="side of each picture, in pixels"
+    )
+    sheet.add_argument("--frost", default="", metavar="DIR", help="photographs of ice")
+
+    fetch = action("download", "fetch and unpack a dataset; a download that broke off is resumed")
+    fetch.add_argument("source", metavar="SOURCE", help="cub, aircraft, domainnet, cifar10, ...")
+    fetch.add_argument("--url", action="append", default=[], help="fetch from here instead")
+    fetch.add_argument("--sha256", action="append", default=[], help="checksum of each --url")
+    fetch.add_argument("--keep", action="store_true", help="keep the archives")
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return a reader of whole numbers that refuses those out of range."""
+    expected = f"a whole number from {least}" + (" on" if most is None else f" to {most}")
+
+    def read(text: str) -> int:
+        number = int(text) if text.removeprefix("-").isdecimal() else least - 1
+        if number < least or (most is not None and number > most):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+        return number
+
+    return read
+
+
+def _runner(module: str) -> Any:
+    """Return a function that imports the module of an action and runs it."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        return importlib.import_module(f"gcdbench.cli.data.{module}").run(arguments)
+
+    return run

@@ -1,0 +1,73 @@
+"""``gcdbench data info``: what a dataset is, where to get it and where to put it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from gcdbench.cli.data._common import say
+from gcdbench.core import registry
+from gcdbench.data.datasets import make_dataset
+from gcdbench.errors import UserError
+
+SSB_C = "https://doi.org/10.25442/hku.28607261"  # the authors' deposit
+VARIANTS = 45
+STORED = 40e3  # bytes of a variant of a photograph at 256 pixels, JPEG quality 85, on average
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what is known about the datasets."""
+    plugins = arguments.sources or list(registry.available("dataset"))
+    rows = [describe(plugin, arguments.data_root) for plugin in plugins]
+    if arguments.json:
+        say(json.dumps(rows, indent=1))
+        return 0
+    for number, row in enumerate(rows):
+        if number:
+            say()
+        _print(row)
+    return 0
+
+
+def describe(plugin: str, root: Any) -> dict[str, Any]:
+    """Return the facts about a source, and whether it is on disk."""
+    facts = registry.get("dataset", plugin).constants
+    row = {
+        "source": plugin,
+        "summary": registry.get("dataset", plugin).summary,
+        **{key: facts.get(key) for key in ("title", "homepage", "disk", "folders", "layout")},
+        "archives": [address for address, _ in facts.get("archives", ())],
+        "images": facts.get("expected", {}),
+    }
+    if "folders" not in facts:
+        return {**row, "found": None}
+    try:
+        parts = make_dataset(plugin, root).parts()
+        return {**row, "found": {part: len(images) for part, images in parts.items()}}
+    except UserError as error:
+        return {**row, "found": str(error)}
+
+
+def _print(row: dict[str, Any]) -> None:
+    say(f"{row['source']}: {row['summary']}")
+    if row["homepage"]:
+        say(f"  from      {row['homepage']}")
+    for address in row["archives"]:
+        say(f"            {address}")
+    if row["source"] in ("cub", "cars", "aircraft"):
+        say(f"  corrupted {SSB_C}, or gcdbench data make-ssb-c, or while loading")
+        size = VARIANTS * row["images"]["test"] * STORED / 1e9
+        say(f"            (make-ssb-c writes about {size:.0f} GB at 256 px)")
+    if row["disk"]:
+        say(f"  disk      {row['disk']}")
+    if row["folders"]:
+        say(f"  folder    <data root>/{row['folders'][0]}/ with")
+    for line in (row["layout"] or "").splitlines():
+        say(f"              {line}")
+    if row["images"]:
+        say("  images    " + ", ".join(f"{part} {n}" for part, n in row["images"].items()))
+    if isinstance(row["found"], dict):
+        say("  on disk   " + ", ".join(f"{part} {n}" for part, n in row["found"].items()))
+    elif row["found"]:
+        say(f"  on disk   no: {row['found']}")

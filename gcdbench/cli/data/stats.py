@@ -1,0 +1,88 @@
+"""``gcdbench data stats``: the table of statistics of a suite, counted on disk."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from gcdbench.cli.data._common import say, suite_sources
+from gcdbench.data.problem import Problem
+from gcdbench.data.problem import log as warnings
+
+COLUMNS = (
+    ("dataset", "dataset"),
+    ("labelled_images", "labelled"),
+    ("labelled_classes", "classes"),
+    ("labelled_domains", "domains"),
+    ("unlabelled_images", "unlabelled"),
+    ("unlabelled_classes", "classes"),
+    ("scored_images", "scored"),
+    ("total_domains", "domains"),
+)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print labelled and unlabelled images, classes and domains of each dataset."""
+    sources = suite_sources(arguments.suite, arguments.data_root, arguments.datasets)
+    with _said_once(warnings):
+        rows = [count(source.problem(name)) for name, source in sources.items()]
+    if arguments.json:
+        say(json.dumps(rows, indent=1))
+        return 0
+    cells = [[title for _, title in COLUMNS]]
+    cells += [[_number(row[key]) for key, _ in COLUMNS] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
+    for line in cells:
+        first, *rest = (
+            c.ljust(w) if not i else c.rjust(w)
+            for i, (c, w) in enumerate(zip(line, widths, strict=True))
+        )
+        say("  ".join([first, *rest]))
+    return 0
+
+
+def count(problem: Problem) -> dict[str, Any]:
+    """Return a row of the table, and the sizes of the evaluation sets."""
+    scored = np.unique(np.concatenate([s.rows for s in problem.sets.values()]))
+    return {
+        "dataset": problem.name,
+        "labelled_images": len(problem.labelled),
+        "labelled_classes": len(np.unique(problem.labels[problem.labelled])),
+        "labelled_domains": 1,
+        "unlabelled_images": len(problem.unlabelled),
+        "unlabelled_classes": len(np.unique(problem.labels[problem.unlabelled])),
+        "scored_images": len(scored),
+        "total_domains": len({name.partition("/")[0] for name in _domains(problem)}),
+        "sets": {name: len(s.rows) for name, s in problem.sets.items()},
+        "notes": problem.notes,
+    }
+
+
+@contextmanager
+def _said_once(logger: logging.Logger) -> Iterator[None]:
+    """Drop messages that repeat: datasets of a suite can share their images."""
+    said: list[str] = []
+
+    def is_new(record: logging.LogRecord) -> bool:
+        said.append(record.getMessage())
+        return said[-1] not in said[:-1]
+
+    logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_new)
+
+
+def _domains(problem: Problem) -> list[str]:
+    return [name for name, s in problem.sets.items() if s.role != "validation"]
+
+
+def _number(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

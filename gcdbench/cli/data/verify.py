@@ -1,0 +1,166 @@
+"""``gcdbench data verify``: everything that is wrong with a dataset on disk, all at once."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from tqdm import tqdm
+
+from gcdbench.cli.data._common import in_parallel, say, suite_sources
+from gcdbench.data.datasets import make_dataset
+from gcdbench.data.datasets._lists import missing_files
+from gcdbench.data.images import FileImages, Images, Unreadable
+from gcdbench.data.problem import Dataset
+from gcdbench.errors import UserError
+
+CHUNK = 64  # images that a process decodes before it reports
+_images: Images  # of the part that a process looks at
+
+
+@runtime_checkable
+class Remarking(Protocol):
+    """A source that knows what its parts leave out."""
+
+    def remarks(self) -> list[str]:
+        """Return a sentence about each thing that is strange."""
+
+
+@dataclass
+class Report:
+    """What was found."""
+
+    name: str
+    layout: str = ""  # what is wrong with it
+    images: dict[str, int] = field(default_factory=dict)  # by part
+    expected: dict[str, int] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    unreadable: dict[str, str] = field(default_factory=dict)  # place -> reason
+    altered: list[str] = field(default_factory=list)  # files with another checksum
+    remarks: list[str] = field(default_factory=list)  # on what is in none of the parts
+
+    @property
+    def differs(self) -> dict[str, int]:
+        """Parts with another number of images than the published dataset has."""
+        return {p: n for p, n in self.images.items() if n != self.expected.get(p, n)}
+
+    @property
+    def sound(self) -> bool:
+        """Tell whether nothing was found."""
+        wrong = (self.layout, self.missing, self.unreadable, self.altered, self.differs)
+        return not any(wrong) and not self.remarks
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Verify datasets; return 1 if something is wrong with one of them."""
+    root = arguments.data_root
+    if bool(arguments.sources) == bool(arguments.suite):
+        raise UserError("name the sources to verify (gcdbench data verify cub), or a --suite")
+    if arguments.suite:
+        sources = suite_sources(arguments.suite, root)
+    else:
+        sources = {plugin: make_dataset(plugin, root) for plugin in arguments.sources}
+    reports = [
+        verify(name, source, decode=not arguments.no_decode, workers=arguments.workers)
+        for name, source in sources.items()
+    ]
+    if arguments.json:
+        say(json.dumps([{**asdict(r), "sound": r.sound} for r in reports], indent=1))
+    else:
+        for report in reports:
+            _print(report, decoded=not arguments.no_decode)
+    return 0 if all(report.sound for report in reports) else 1
+
+
+def verify(
+    name: str, source: Dataset, *, decode: bool = True, workers: int | None = None
+) -> Report:
+    """Look at every file of a dataset."""
+    report = Report(name, expected=dict(source.expected))
+    try:
+        parts = source.parts()
+        report.remarks = source.remarks() if isinstance(source, Remarking) else []
+    except UserError as error:
+        report.layout = str(error)
+        return report
+    for path, checksum in source.checksums().items():
+        if not checksum_fits(path, checksum):
+            report.altered.append(str(path))
+    for part, images in parts.items():
+        missing = missing_files(images) if isinstance(images, FileImages) else []
+        report.images[part] = len(images)
+        report.missing += [images.place(row) for row in missing]
+        if decode:
+            rows = sorted(set(range(len(images))) - set(missing))
+            report.unreadable |= _unreadable(images, rows, f"{name} {part}", workers)
+    return report
+
+
+def checksum_fits(path: Path, checksum: str) -> bool:
+    """Compare a file with a checksum such as ``md5:...`` or ``sha256:...``."""
+    kind, _, expected = checksum.partition(":")
+    digest = hashlib.new(kind, usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest() == expected.lower()
+
+
+def _unreadable(images: Images, rows: list[int], label: str, workers: int | None) -> dict[str, str]:
+    chunks = [rows[i : i + CHUNK] for i in range(0, len(rows), CHUNK)]
+    found: dict[str, str] = {}
+    answers = in_parallel(_decode, chunks, workers=workers, prepare=_prepare, given=(images,))
+    with tqdm(total=len(rows), desc=label, unit="image", disable=None, leave=False) as bar:
+        for number, failures in answers:
+            found |= failures
+            bar.update(number)
+    return dict(sorted(found.items()))
+
+
+def _prepare(images: Images) -> None:
+    global _images
+    _images = images
+
+
+def _decode(rows: Iterable[int]) -> tuple[int, dict[str, str]]:
+    failures, number = {}, 0
+    for row in rows:
+        number += 1
+        try:
+            _images.open(row)
+        except Unreadable as error:
+            failures[error.place] = error.reason
+    return number, failures
+
+
+def _print(report: Report, *, decoded: bool) -> None:
+    if report.layout:
+        say(f"{report.name}: {report.layout}")
+        return
+    for part, number in report.images.items():
+        expected = report.expected.get(part, number)
+        say(
+            f"{report.name} {part}: {number:,} images"
+            + (f" instead of {expected:,}" if number != expected else "")
+        )
+    for path in report.missing:
+        say(f"missing: {path}")
+    for path, reason in report.unreadable.items():
+        say(f"unreadable: {path} ({reason})")
+    for path in report.altered:
+        say(f"altered: {path} has another checksum than the published file")
+    for remark in report.remarks:
+        say(f"strange: {remark}")
+    if report.sound:
+        say(f"{report.name}: sound" if decoded else f"{report.name}: complete, not decoded")
+    else:
+        say(
+            f"{report.name}: {len(report.missing)} missing, {len(report.unreadable)} unreadable, "
+            f"{len(report.altered)} altered, {len(report.differs)} parts of another size"
+            + (f", {len(report.remarks)} strange" if report.remarks else "")
+        )

@@ -1,0 +1,143 @@
+"""The verb reproduce: plan a table of the paper, run what is missing, print it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from typing import Any
+
+from gcdbench.cli.run import execute, is_main
+from gcdbench.core.config import parse_assignments
+from gcdbench.core.files import write_atomically
+from gcdbench.errors import UserError
+from gcdbench.experiment import records
+from gcdbench.paper_tables.tables import SCALES, Choice, Plan, distinct, load, make_plans, tables
+from gcdbench.runner.cost import CostModel, Estimate, duration
+
+log = logging.getLogger("gcdbench")
+
+
+def add_reproduce(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``reproduce`` beside those that say how cells are run."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    add = parser.add_argument
+    add("tables", nargs="*", metavar="TABLE", help="see --list; several share their cells")
+    add("--list", action="store_true", help="show all tables, their cells and what they would cost")
+    add("--show", action="store_true", help="print what is recorded, train nothing")
+    add("--scale", choices=SCALES, default="paper", help="embedded: on the drawings, on a laptop")
+
+
+EXAMPLES = """examples:
+  gcdbench reproduce --list                                  what there is, and what it costs
+  gcdbench reproduce ssb_c --data-root /data                 the main table; goes on after a stop
+  gcdbench reproduce ablation_step --scale embedded --seeds 0    the same rows on drawings
+  gcdbench reproduce ablation_step --show                    what is recorded beside the paper
+"""
+
+
+def reproduce(arguments: argparse.Namespace) -> int:
+    """Run a table of the paper and print it beside the measured one."""
+    choice = Choice(
+        scale=arguments.scale,
+        datasets=tuple(arguments.datasets),
+        seeds=tuple(arguments.seeds),
+        assignments=parse_assignments(arguments.assignments),
+        quick=arguments.quick,
+        data_root=arguments.data_root,
+    )
+    if not arguments.tables and not arguments.list:
+        raise UserError("reproduce: name a table; 'gcdbench reproduce --list' shows them")
+    names = dict.fromkeys(arguments.tables or tables())
+    plans = make_plans([load(name) for name in names], choice)
+    records.check_folder(arguments.results)
+    if arguments.list:
+        _say(listing(plans, _cost_model(arguments)))
+        return 0
+    failed = 0 if arguments.show else _run(arguments, plans)
+    if is_main():
+        _publish(arguments, plans)
+    return 1 if failed else 0
+
+
+def _run(arguments: argparse.Namespace, plans: list[Plan]) -> int:
+    """Train the cells without a record; return how many failed."""
+    shared = distinct(cell for plan in plans for cell in plan.cells.values())
+    # frozen features are kept from cell to cell of one dataset
+    cells = sorted(shared.values(), key=lambda cell: cell.dataset)
+    return len(execute(arguments, cells).failed)
+
+
+def _publish(arguments: argparse.Namespace, plans: list[Plan]) -> None:
+    from gcdbench.paper_tables.render import markdown, to_csv
+    from gcdbench.paper_tables.results import gather
+
+    folder = arguments.results / "reproduce"
+    for plan in plans:
+        result = gather(plan, arguments.results)
+        text = markdown(result)
+        _say(text)
+        if result.recorded:
+            stem = folder / (result.name + "-quick" * arguments.quick)
+            for suffix, content in ((".md", text), (".csv", to_csv(result))):
+                write_atomically(stem.with_name(stem.name + suffix), content.encode())
+            log.info("written: %s.md, .csv", stem)
+
+
+def _cost_model(arguments: argparse.Namespace) -> CostModel:
+    sound = (r for _, r in records.read_all(arguments.results) if isinstance(r, dict))
+    return CostModel(sound)
+
+
+def listing(plans: list[Plan], model: CostModel) -> str:
+    """Return one line per table: rows, cells, what they cost, and the total after sharing."""
+    shared = distinct(cell for plan in plans for cell in plan.cells.values())
+    costs = {key: model.estimate(cell) for key, cell in shared.items()}
+    rows = [["table", "rows", "cells", "images", "time", "title"]]
+    for plan in plans:
+        lines = len({entry.row.name for entry in plan.entries})
+        cost = _cost([costs[key] for key in plan.cells])
+        rows.append(
+            [plan.table.name, str(lines), str(len(plan.cells)), *cost, plan.table.title],
+        )
+    images, time = _cost(list(costs.values()))
+    asked = sum(len(plan.cells) for plan in plans)
+    total = f"{asked} cells in {len(plans)} tables are {len(shared)} different ones"
+    return "\n".join(
+        [
+            *_columns(rows),
+            "",
+            f"{total}; all of them cost {images} images{f' and {time}' * (time != '?')}.",
+            "Images are views that pass the backbone in training; the time is that of one process, "
+            "told by the records in --results of cells like these.",
+        ]
+    )
+
+
+def _columns(rows: list[list[str]]) -> list[str]:
+    """Put words below each other: the first and the last column to the left."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return [
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(word.rjust(w) for word, w in zip(row[1:-1], widths[1:], strict=True)),
+                row[-1],
+            ]
+        )
+        for row in rows
+    ]
+
+
+def _cost(estimates: list[Estimate]) -> tuple[str, str]:
+    """Return images and time in words; the latter only if it is known of all."""
+    images = sum(one.images for one in estimates)
+    text = f"{images / 1e9:.1f} billion" if images >= 1e9 else f"{images / 1e6:.1f} million"
+    known = [one.seconds for one in estimates if one.seconds is not None]
+    return text, duration(sum(known)) if len(known) == len(estimates) else "?"
+
+
+def _say(text: Any) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()

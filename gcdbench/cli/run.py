@@ -1,0 +1,155 @@
+"""The verb run: its flags, and what it does with the outcome. Torch is imported by launchers."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gcdbench.cli.arguments import amount, count, positive
+from gcdbench.core.files import write_atomically
+from gcdbench.errors import UserError
+from gcdbench.experiment import records
+from gcdbench.experiment.outcome import Outcome
+from gcdbench.experiment.plan import Cell, Request, make_cells
+from gcdbench.runner.launchers import choose_launcher, get_launcher, launcher_names
+from gcdbench.runner.options import RunOptions, plugin_files
+
+log = logging.getLogger("gcdbench")
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``run`` to those of a request."""
+    add = parser.add_argument
+    add("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: all GPUs, else the CPU)")
+    add("--jobs", type=positive, metavar="N", help="cells at a time (default: one per GPU)")
+    add("--nproc-per-node", type=positive, default=1, metavar="N", help="processes for each cell")
+    loading = "processes that load images, per cell"
+    add("--workers", type=count, default=0, metavar="N", help=loading)
+    space = "disk space for frozen features, shared by all cells and processes (default: none)"
+    add("--cache-gb", type=amount, default=0.0, metavar="GB", help=space)
+    add("--strict", action="store_true", help="fail cells with an image that cannot be read")
+    add("--rerun", action="store_true", help="train recorded cells again; old records are kept")
+    add("--tensorboard", action="store_true", help="write curves for TensorBoard as well")
+    add("--keep-weights", action="store_true", help="keep what was trained, for plot pca|attention")
+    launchers = ("auto", *launcher_names())
+    where = "how cells are run (default: auto, by the flags above; slurm: submit and return)"
+    add("--launcher", choices=launchers, default="auto", help=where)
+    add("--slurm", type=Path, metavar="FILE", help="YAML with what a job asks of the cluster")
+
+
+def run(arguments: argparse.Namespace, request: Request) -> int:
+    """Train and score the cells that have no record yet."""
+    cells = make_cells(request)
+    outcome = execute(arguments, cells)
+    if is_main() and (outcome.trained or outcome.skipped):
+        _publish(arguments, request, cells)
+    return 1 if outcome.failed else 0
+
+
+def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Outcome:
+    """Train the cells that have no record yet, log the outcome and return it.
+
+    What is missing or not writable is said before anything is trained.
+    """
+    records.check_writable(arguments.results)
+    for cell in cells:
+        _ = cell.key  # needs the data and the weights
+    options = make_options(arguments, cells)
+    outcome = get_launcher(choose_launcher(options)).run(cells, options)
+    if not is_main() or outcome.submitted:
+        return outcome
+    if arguments.rerun and not outcome.failed:
+        _rerun_note(arguments.results, cells).unlink(missing_ok=True)
+    if not outcome.trained and not outcome.failed:
+        log.info("all %d cells are recorded already: nothing was trained", len(cells))
+    elif outcome.skipped:
+        log.info("%d of %d cells were recorded already", len(outcome.skipped), len(cells))
+    if arguments.keep_weights and (bare := without_weights(outcome.skipped, arguments.results)):
+        log.warning("%d recorded cells have no weights: --rerun trains them again", len(bare))
+    if outcome.failed:
+        log.error("%d of %d cells failed", len(outcome.failed), len(cells))
+    return outcome
+
+
+def without_weights(cells: Sequence[Cell], results: Path) -> list[Cell]:
+    """Return the cells whose trained weights were not kept."""
+    return [c for c in cells if not (records.cell_folder(results, c) / records.WEIGHTS).exists()]
+
+
+def is_main() -> bool:
+    """Tell whether this process reports: of those that torchrun has started, only the first."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _rerun_note(results: Path, cells: Sequence[Cell]) -> Path:
+    """Return the file that holds when the unfinished rerun of these cells was started."""
+    name = hashlib.sha256(" ".join(sorted(cell.key for cell in cells)).encode()).hexdigest()
+    return results / f"rerun-{name[:16]}.json"
+
+
+def _rerun_start(results: Path, cells: Sequence[Cell]) -> float:
+    """Return when the rerun was started: now, unless the same one was interrupted before."""
+    note = _rerun_note(results, cells)
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        before = float(json.loads(note.read_text(encoding="utf-8"))["started"])
+        if not all(records.is_done(results, cell, since=before) for cell in cells):
+            log.info("resuming the rerun of %s", time.strftime("%c", time.localtime(before)))
+            return before
+    now = time.time()
+    if is_main():
+        write_atomically(note, json.dumps({"started": now}).encode())
+    return now
+
+
+def make_options(arguments: argparse.Namespace, cells: Sequence[Cell]) -> RunOptions:
+    """Return the options of a run; refuse those that do not go together."""
+    from gcdbench.runner.trackers import check_tensorboard
+
+    if arguments.tensorboard:
+        check_tensorboard()
+    if arguments.slurm and arguments.launcher != "slurm":
+        raise UserError("--slurm: add --launcher slurm to run on a cluster")
+    if arguments.jobs and arguments.nproc_per_node > 1:
+        raise UserError("--jobs and --nproc-per-node: either many cells at a time or one")
+    several = arguments.nproc_per_node > 1 or os.environ.get("WORLD_SIZE", "1") != "1"
+    if arguments.cache_gb and several and is_main():
+        log.warning("--cache-gb does nothing here: processes of one cell keep features in memory")
+    return RunOptions(
+        results=arguments.results,
+        device=arguments.device,
+        launcher=arguments.launcher,
+        jobs=arguments.jobs,
+        processes=arguments.nproc_per_node,
+        workers=arguments.workers,
+        cache=_cache_folder(arguments),
+        cache_bytes=int(arguments.cache_gb * 10**9),
+        strict=arguments.strict,
+        keep_weights=arguments.keep_weights,
+        tensorboard=arguments.tensorboard,
+        since=_rerun_start(arguments.results, cells) if arguments.rerun else 0.0,
+        slurm=arguments.slurm,
+        plugins=plugin_files(),
+    )
+
+
+def _cache_folder(arguments: argparse.Namespace) -> Path | None:
+    """Return where frozen features are kept, if they are."""
+    if arguments.cache_gb <= 0:
+        return None
+    place = os.environ.get("GCDBENCH_CACHE")
+    return (Path(place).expanduser() if place else arguments.results / "cache") / "features"
+
+
+def _publish(arguments: argparse.Namespace, request: Request, cells: Sequence[Cell]) -> None:
+    from gcdbench.cli import report
+
+    methods = tuple(dict.fromkeys(cell.spec.text for cell in cells))
+    report.publish(arguments, dataclasses.replace(request, methods=methods))

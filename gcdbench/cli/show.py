@@ -1,0 +1,128 @@
+"""The verb show: a plug-in's settings with their sources, the paper's numbers, size and cost."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gcdbench.core import registry
+
+
+def add_show(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``show``."""
+    add = parser.add_argument
+    add("kind", choices=tuple(registry.KINDS))
+    add("name")
+    add("--suite", help="also say how large the method is and what a cell costs on this suite")
+    add("--results", type=Path, default=Path("results/runs"), metavar="DIR", help="to judge by")
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Show a plug-in: settings with sources, the paper's numbers, cost."""
+    info = registry.get(arguments.kind, arguments.name)
+    print(describe_plugin(info, config_fields(info)))
+    if info.kind == "method":
+        print(paper_results(info.name), end="")
+        if arguments.suite:
+            print(size_and_cost(info.name, arguments.suite, arguments.results))
+        else:
+            print("\nsize and cost depend on the suite: add --suite NAME")
+    return 0
+
+
+def config_fields(info: registry.PluginInfo) -> dict[str, dict[str, Any]]:
+    """Return the settings of a plug-in by name: default, whether it is required, its source."""
+    return {
+        f.name: {
+            "default": None if f.default is dataclasses.MISSING else f.default,
+            "required": f.default is dataclasses.MISSING,
+            "source": info.notes.get(f.name, ""),
+        }
+        for f in dataclasses.fields(info.config)
+    }
+
+
+def describe_plugin(info: registry.PluginInfo, fields: Mapping[str, Mapping[str, Any]]) -> str:
+    """Describe a plug-in and its settings with the sources of their defaults."""
+    lines = [info.doc.strip(), ""]
+    if info.constants.get("paper"):
+        lines.append(f"paper: {info.constants['paper']}")
+    if info.constants.get("techniques"):
+        lines.append(f"techniques: {', '.join(info.constants['techniques'])}")
+    if info.constants.get("train_defaults"):
+        given = info.constants["train_defaults"].items()
+        lines.append("training: " + ", ".join(f"{name} {value}" for name, value in given))
+    code = len(info.path.read_text(encoding="utf-8").splitlines())
+    lines.append(f"file: {info.path} ({code} lines)")
+    if fields:
+        lines += ["", f"settings (--set {info.name}.KEY=VALUE):"]
+    defaults = {n: "required" if f["required"] else repr(f["default"]) for n, f in fields.items()}
+    wide = max(map(len, fields), default=0), max(map(len, defaults.values()), default=0)
+    for name, field in fields.items():
+        text = f"  {name:<{wide[0]}}  {defaults[name]:<{wide[1]}}  {field['source']}"
+        lines.append(text.rstrip())
+    return "\n".join(lines)
+
+
+def paper_results(method: str) -> str:
+    """Return the numbers that the HiLo paper's main tables print for a method, or nothing."""
+    from gcdbench.report import paper_numbers as published
+
+    rows = [
+        triple
+        for table in ("ssb_c", "domainnet")
+        for triple in published.triples(table)
+        if (triple.method, triple.variant) == (published.title(method), "")
+    ]
+    if not rows:
+        return ""
+    lines = [
+        "",
+        "in the paper's main tables (All / Old / New, in percent; ! an impossible triple):",
+    ]
+    for dataset in dict.fromkeys(row.dataset for row in rows):
+        cells = [
+            f"{row.title} "
+            + " / ".join(f"{value:.1f}" for value in row.values.values())
+            + ("!" if row.impossible else "")
+            for row in rows
+            if row.dataset == dataset
+        ]
+        lines.append(f"  {published.dataset_title(dataset) or dataset:<16} {'   '.join(cells)}")
+    return "\n".join(lines) + "\n"
+
+
+def size_and_cost(method: str, suite: str, results: Path) -> str:
+    """Count what a method trains on a suite's first dataset, and judge what a cell of it costs."""
+    from gcdbench.core.suites import Suite
+    from gcdbench.experiment import records
+    from gcdbench.experiment.plan import Request, make_cells
+    from gcdbench.nn.load import load_backbone
+    from gcdbench.runner.cost import CostModel, duration
+    from gcdbench.training.assemble import make_loader, make_model
+
+    first = next(iter(Suite.load(suite).datasets))
+    cell = make_cells(Request(suite, (method,), (first,)))[0]
+    backbone, told = load_backbone(cell.backbone), cell.task.num_classes
+    loader = make_loader(cell, backbone.image_size)
+    number = told or cell.problem().num_classes
+    model = make_model(cell, loader, backbone, num_classes=number)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    inside = sum(p.numel() for p in model.backbone.parameters() if p.requires_grad)
+    every = sum(p.numel() for p in model.parameters())
+    sound = (record for _, record in records.read_all(results) if isinstance(record, dict))
+    cost = CostModel(sound).estimate(cell)
+    time = "" if cost.seconds is None else f", about {duration(cost.seconds)}"
+    return (
+        f"\non {first} of {suite}, with its backbone {cell.backbone.name}:\n"
+        f"  size  {_millions(trained)} trained parameters ({_millions(inside)} of the backbone's, "
+        f"{_millions(trained - inside)} in heads) of {_millions(every)}\n"
+        f"  cost  {cost.images:,} images in {cell.train.epochs} epochs{time} ({cost.basis})"
+    )
+
+
+def _millions(number: int) -> str:
+    return f"{number / 1e6:.2f} M"

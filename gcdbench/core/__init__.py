@@ -1,0 +1,1 @@
+"""Names, settings and suites: what can be known without torch."""

@@ -1,0 +1,53 @@
+"""A method with techniques applied to it, as the command line and suites write it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gcdbench.core import registry
+from gcdbench.errors import UserError
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """A method with techniques applied to it: ``simgcd+mcc+nwd``, ``hilo+mixup-patchmix``."""
+
+    method: str
+    techniques: tuple[str, ...]
+    text: str  # canonical: only what differs from the method's own techniques
+
+    @classmethod
+    def parse(cls, text: str) -> MethodSpec:
+        """Return what a text such as ``hilo-patchmix`` names, after checking its names."""
+        match = re.fullmatch(r"([^+-]+)((?:[+-][^+-]+)*)", text.strip())
+        if match is None:
+            raise UserError(f"method {text!r}: write a name, then +technique or -technique")
+        own = registry.get("method", match[1]).constants.get("techniques", ())
+        used = list(own)
+        for sign, name in re.findall(r"([+-])([^+-]+)", match[2]):
+            registry.get("technique", name)
+            if sign == "+" and name in used:
+                raise UserError(f"method {text!r}: {name} is already part of it")
+            if sign == "-" and name not in used:
+                raise UserError(f"method {text!r}: {name} is not part of {match[1]}")
+            used.append(name) if sign == "+" else used.remove(name)
+        _check_techniques(match[1], used)
+        changes = [f"+{t}" for t in used if t not in own] + [f"-{t}" for t in own if t not in used]
+        return cls(match[1], tuple(used), match[1] + "".join(changes))
+
+
+# what techniques may require of any method: of the backbone, and of the classifier that a method
+# without one is given
+_ALWAYS_PROVIDED = frozenset({"attention", "logits", "tokens"})
+
+
+def _check_techniques(method: str, techniques: Iterable[str]) -> None:
+    """Refuse a technique that asks for what the method does not have."""
+    provided = _ALWAYS_PROVIDED | set(registry.get("method", method).constants.get("provides", ()))
+    for name in techniques:
+        required = set(registry.get("technique", name).constants.get("requires", ()))
+        if missing := sorted(required - provided):
+            what = " and ".join(missing)
+            raise UserError(f"{name} cannot be applied to {method}: it needs a {what}")

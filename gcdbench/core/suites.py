@@ -1,0 +1,120 @@
+"""Suites: YAML files that name datasets and the settings that differ from the defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gcdbench.core import registry
+from gcdbench.core.config import check_keys, coerce, load_yaml, merge
+from gcdbench.core.paths import bundled
+from gcdbench.errors import UserError, unknown
+
+_SECTIONS = {"train", "backbone", "task", "methods", "techniques"}
+_SUITE_KEYS = _SECTIONS | {
+    *("description", "seeds", "datasets", "default_methods", "quick", "extends"),
+}
+_DATASET_KEYS = _SECTIONS | {"source", "config", "limit"}
+_QUICK_KEYS = _SECTIONS | {"limit"}
+_METHOD_KEYS = {"train", "config"}
+
+
+def suites() -> dict[str, Path]:
+    """Suites of the project by name."""
+    return {path.stem: path for path in sorted(bundled("benchmarks").glob("*.yaml"))}
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named list of datasets with the settings that differ from the defaults."""
+
+    name: str
+    data: dict[str, Any]
+    named: tuple[tuple[str, str, str], ...] = ()  # place, kind and name of what it has settings for
+
+    @classmethod
+    def load(cls, name: str, *, extended_by: tuple[Path, ...] = ()) -> Suite:
+        """Read a suite of the project by name, or a user's by the path of its YAML file."""
+        path = Path(name) if name.endswith((".yaml", ".yml")) else suites().get(name)
+        if path is None:
+            raise unknown("suite", name, suites())
+        data = load_yaml(path)
+        check_keys(data, _SUITE_KEYS, str(path))
+        if not isinstance(data.get("datasets"), dict) or not data["datasets"]:
+            raise UserError(f"{path}: a suite needs a mapping 'datasets' with at least one entry")
+        named = [*_check_suite(data, path)]
+        if "extends" in data:
+            if path.resolve() in extended_by:
+                raise UserError(f"{path}: extends: the suites extend each other in a circle")
+            chain = (*extended_by, path.resolve())
+            base = cls.load(str(data["extends"]), extended_by=chain)
+            inherited = {key: base.data[key] for key in base.data if key in _SECTIONS | {"quick"}}
+            data = merge(inherited, data)
+            named += base.named
+        return cls(path.stem, data, tuple(named))
+
+    @property
+    def description(self) -> str:
+        """One line on what the suite is."""
+        return str(self.data.get("description", "")).strip()
+
+    @property
+    def datasets(self) -> dict[str, dict[str, Any]]:
+        """Settings by dataset name."""
+        return self.data["datasets"]
+
+    def check_names(self) -> None:
+        """Refuse settings of a method or technique that nobody has: they would do nothing."""
+        for where, kind, name in self.named:
+            try:
+                registry.get(kind, name)
+            except UserError as error:
+                if name not in registry.broken(kind):  # which is said to those who use it
+                    raise unknown(kind, name, registry.available(kind), where) from error
+
+
+def _check_suite(data: Mapping[str, Any], path: Path) -> Iterator[tuple[str, str, str]]:
+    """Check the types of all that a suite's file holds; yield what it has settings for."""
+    for key in ("description", "extends"):
+        coerce(data.get(key, ""), str, f"{path}: {key}")
+    for key, kind in (("seeds", tuple[int, ...]), ("default_methods", tuple[str, ...])):
+        if key in data and not coerce(data[key], kind, f"{path}: {key}"):
+            raise UserError(f"{path}: {key} needs at least one entry")
+    yield from _check_settings(data, f"{path}: ")
+    quick = data.get("quick", {})
+    check_keys(quick, _QUICK_KEYS, f"{path}: quick")
+    yield from _check_settings(quick, f"{path}: quick.")
+    for dataset, entry in data["datasets"].items():
+        where = f"{path}: datasets.{dataset}"
+        coerce(dataset, str, f"{path}: a dataset's name")
+        check_keys(entry, _DATASET_KEYS, where)
+        if "source" not in entry:
+            raise UserError(f"{where} needs a 'source'")
+        coerce(entry["source"], str, f"{where}.source")
+        _check_mapping(entry.get("config", {}), f"{where}.config")
+        yield from _check_settings(entry, f"{where}.")
+
+
+def _check_settings(data: Mapping[str, Any], place: str) -> Iterator[tuple[str, str, str]]:
+    """Check what a suite, a dataset and ``quick`` may all set; ``place`` comes before a key."""
+    for section in sorted(_SECTIONS):
+        _check_mapping(data.get(section, {}), f"{place}{section}")
+    for method, entry in data.get("methods", {}).items():
+        check_keys(entry, _METHOD_KEYS, f"{place}methods.{method}")
+        for key, values in entry.items():
+            _check_mapping(values, f"{place}methods.{method}.{key}")
+        yield f"{place}methods", "method", str(method)
+    for technique, entry in data.get("techniques", {}).items():
+        _check_mapping(entry, f"{place}techniques.{technique}")
+        yield f"{place}techniques", "technique", str(technique)
+    limit = coerce(data.get("limit"), int | None, f"{place}limit")
+    if limit is not None and limit < 1:
+        raise UserError(f"{place}limit: expected at least 1, got {limit}")
+
+
+def _check_mapping(value: Any, where: str) -> None:
+    """Refuse what is no mapping of words to values."""
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where}: expected a mapping of keys to values, got {value!r}")

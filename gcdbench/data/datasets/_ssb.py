@@ -1,0 +1,222 @@
+"""What CUB, Stanford Cars and FGVC-Aircraft share: the splits of SSB and the corruptions of SSB-C.
+
+Unlabelled images of the shifted domain are the official test images under every corruption and
+severity: severity outermost, then corruption, then image, as in the released code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gcdbench.data.corrupted import CorruptedImages, Recipe
+from gcdbench.data.corruptions import CORRUPTIONS
+from gcdbench.data.datasets._assemble import Labelled, corrupted_problem
+from gcdbench.data.datasets._lists import missing_files
+from gcdbench.data.images import FileImages, Images, decoding
+from gcdbench.data.problem import Dataset, Problem
+from gcdbench.data.splits import class_file, positions
+from gcdbench.errors import UserError
+
+MANIFEST = "gcdbench.json"  # beside the corruptions' folders: how a tree was made
+
+
+@dataclass(frozen=True)
+class Part:
+    """The official training or test part."""
+
+    images: FileImages
+    labels: np.ndarray  # 0-based class numbers of the dataset itself
+    listed_in: Path  # for messages
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A dataset as its own annotations describe it."""
+
+    benchmark: str  # its name in the list of class splits
+    tree: str  # its folder in SSB-C
+    classes: tuple[str, ...]
+    train: Part
+    test: Part
+    stored: list[str]  # path of each test image below <corruption>/<severity>/ in SSB-C
+
+    def __post_init__(self) -> None:
+        known = len(self.classes)
+        for name, part in (("training", self.train), ("test", self.test)):
+            if not len(part.labels):
+                raise UserError(f"{part.listed_in}: no {name} images; unpack the dataset again")
+            strange = part.labels[(part.labels < 0) | (part.labels >= known)]
+            if len(strange):
+                raise UserError(
+                    f"{part.listed_in}: there is a class {strange[0] + 1}, of {known}; unpack the "
+                    "dataset again"
+                )
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """How a tree of corrupted images was made, as the file beside them says."""
+
+    made: str  # in one line, for a record
+    settings: dict[str, Any]  # as a dataset's Config calls them
+    code: str
+    gcdbench: str
+    finished: list[str]  # <corruption>/<severity> of the variants that have all their images
+
+
+def published_size(source: Dataset) -> int:
+    """Return the number of training images, and of corrupted test images if there are any."""
+    config, expected = source.config, source.expected
+    variants = len(config.corruptions or CORRUPTIONS) * len(config.severities)
+    return expected["train"] + (variants * expected["test"]) * (config.shift == "corrupted")
+
+
+def build(source: Dataset, name: str, listing: Listing) -> Problem:
+    """Split a dataset by the protocol of SSB, with or without the corrupted test images."""
+    split = class_file("ssb")
+    old = split[listing.benchmark]["old"]
+    new = [c for members in split[listing.benchmark]["new"].values() for c in members]
+    label = positions(old, new)
+    if len(listing.classes) != len(label):
+        raise UserError(
+            f"{source.title}: {len(listing.classes)} classes instead of {len(label)} "
+            f"(found in {listing.train.images.root})"
+        )
+    source.compare(train=len(listing.train.labels), test=len(listing.test.labels))
+    recipe = Recipe.of(source.config, source.root)
+    notes = {"split": f"ssb {split['version']}"}
+    shifted = None
+    if source.config.shift == "corrupted":
+        images, notes["corrupted"] = _shifted(source, listing, recipe)
+        shifted = Labelled(images, np.tile(label[listing.test.labels], len(recipe.variants)))
+    return corrupted_problem(
+        name,
+        source.config,
+        classes=[listing.classes[c] for c in (*old, *new)],
+        num_old=len(old),
+        train=Labelled(listing.train.images, label[listing.train.labels]),
+        shifted=shifted,
+        variants=recipe.variants,
+        notes=notes,
+    )
+
+
+def parts(source: Dataset, listing: Listing) -> dict[str, Images]:
+    """Return the official parts, and the corrupted images if they are on disk."""
+    found: dict[str, Images] = {"train": listing.train.images, "test": listing.test.images}
+    folder = stored_tree(source, listing.tree)
+    if folder is not None:
+        found["corrupted"] = stored_images(folder, listing, Recipe.of(source.config, None).variants)
+    return found
+
+
+def stored_tree(source: Dataset, tree: str) -> Path | None:
+    """Return the folder of a dataset's corrupted images, if there is one."""
+    if source.root is None:
+        return None
+    for folder in (f"SSB-C/{tree}", f"ssb-c/{tree}", tree):
+        if (source.root / folder).is_dir():
+            return source.root / folder
+    return None
+
+
+def stored_images(folder: Path, listing: Listing, variants: list[tuple[str, int]]) -> FileImages:
+    """Return the images of an SSB-C tree."""
+    prefixes = [f"{corruption}/{severity}/" for corruption, severity in variants]
+    return FileImages(
+        folder,
+        ids=[f"{prefix}{name}@stored" for prefix in prefixes for name in listing.test.images.ids],
+        paths=[prefix + path for prefix in prefixes for path in listing.stored],
+    )
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """Read how a tree was made, if that is known."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        return None
+    try:
+        return Manifest(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(
+            f"{path}: cut off, or of another version of gcdbench; remove it (then the images are "
+            f"of unknown making), or remove {folder} and make it again"
+        ) from error
+
+
+def _shifted(source: Dataset, listing: Listing, recipe: Recipe) -> tuple[Images, str]:
+    wanted = source.config.corrupted
+    folder = stored_tree(source, listing.tree) if wanted != "computed" else None
+    if folder is not None:
+        manifest = read_manifest(folder)
+        if wanted == "auto":
+            _check_settings(source, folder, recipe, manifest)
+        images = stored_images(folder, listing, recipe.variants)
+        _check_tree(images, recipe.variants, manifest)
+        return images, f"stored, {_making(images, len(listing.stored), manifest)}"
+    if wanted == "stored":
+        raise UserError(
+            f"{source.title}: there are no corrupted images in {source.root}/SSB-C/{listing.tree} "
+            "(make them with gcdbench data make-ssb-c, or set corrupted: computed)"
+        )
+    return CorruptedImages(listing.test.images, recipe), f"computed {recipe.describe()}"
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """Return what makes the pixels of a recipe, by the names that a dataset's Config has for it."""
+    return {
+        "corruption_size": recipe.size,
+        "jpeg_quality": recipe.jpeg_quality,
+        "frost": recipe.ice.describe() if recipe.frost else "procedural",
+    }
+
+
+def _check_settings(
+    source: Dataset, folder: Path, recipe: Recipe, manifest: Manifest | None
+) -> None:
+    """Refuse settings of one's own that a tree on disk would overrule."""
+    usual = settings_of(Recipe.of(type(source.config)(), source.root))
+    for key, asked in settings_of(recipe).items():
+        stored = manifest.settings.get(key) if manifest else "unknown"
+        if asked not in (usual[key], stored):
+            raise UserError(
+                f"{source.title}: {key} is {asked}, but that of the images in {folder} is {stored} "
+                "(set corrupted: computed to make others, or corrupted: stored to take these)"
+            )
+
+
+def _check_tree(
+    images: FileImages, variants: list[tuple[str, int]], manifest: Manifest | None
+) -> None:
+    """Refuse a tree that lacks images: one that is being made, or was unpacked in part."""
+    remedy = "unpack them again" if manifest is None else "go on with gcdbench data make-ssb-c"
+    names = [f"{corruption}/{severity}" for corruption, severity in variants]
+    undone = [n for n in names if manifest is not None and n not in manifest.finished]
+    if undone:
+        raise UserError(
+            f"{images.root}: the corrupted images are not complete: {undone[0]} is not finished "
+            f"({remedy}, or set corrupted: computed)"
+        )
+    missing = missing_files(images)
+    if missing:
+        raise UserError(
+            f"{images.root}: the corrupted images are not complete: {len(missing):,} of "
+            f"{len(images):,} are missing, the first is {images.place(missing[0])} "
+            f"({remedy}, or set corrupted: computed)"
+        )
+
+
+def _making(images: FileImages, each: int, manifest: Manifest | None) -> str:
+    """Say how a tree of so many images a variant was made, or else what tells it from others."""
+    if manifest is not None:
+        return f"made {manifest.made}, code {manifest.code[:8]}"
+    ends = [row for first in range(0, len(images), each) for row in (first, first + each - 1)]
+    with decoding(str(images.root)):
+        sizes = [images.path(row).stat().st_size for row in ends]
+    return f"of unknown making, sizes {hashlib.sha256(str(sizes).encode()).hexdigest()[:8]}"

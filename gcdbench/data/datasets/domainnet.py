@@ -1,0 +1,166 @@
+"""DomainNet, cleaned version: 345 classes in six domains (Peng et al., ICCV 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from gcdbench.data.datasets._assemble import Labelled, check_domains, domain_problem
+from gcdbench.data.datasets._lists import text_lines
+from gcdbench.data.images import FileImages, Images, image_files
+from gcdbench.data.problem import Dataset, Problem
+from gcdbench.data.splits import class_file, class_ids
+from gcdbench.errors import UserError
+
+DOMAINS = ("real", "painting", "quickdraw", "sketch", "clipart", "infograph")
+
+
+class DomainNet(Dataset):
+    """See the module."""
+
+    title: ClassVar[str] = "DomainNet (cleaned)"
+    homepage: ClassVar[str] = "https://ai.bu.edu/M3SDA/"
+    disk: ClassVar[str] = "18 GB"
+    folders: ClassVar[tuple[str, ...]] = ("domainnet", "DomainNet", "domain_net")
+    layout: ClassVar[str] = """\
+<domain>/<class>/<image>, six domains: real painting quickdraw sketch clipart infograph
+<domain>_train.txt and <domain>_test.txt, the official lists, if 'listing: lists' is set
+(from http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/)"""
+    archives: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/real.zip", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/groundtruth/painting.zip", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/quickdraw.zip", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/sketch.zip", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/groundtruth/clipart.zip", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/infograph.zip", ""),
+    )
+    unpack: ClassVar[str] = "domainnet"
+    expected: ClassVar[dict[str, int]] = {
+        "real": 172947,
+        "painting": 72266,
+        "quickdraw": 172500,
+        "sketch": 69128,
+        "clipart": 48129,
+        "infograph": 51605,
+    }
+
+    @dataclass(frozen=True)
+    class Config:
+        source: Literal["real", "painting", "quickdraw", "sketch", "clipart", "infograph"] = "real"
+        shifted: tuple[str, ...] = ("painting",)  # trained on without labels; the others are unseen
+        num_old: int = 173  # released code; the paper says 172
+        class_order: Literal["folders", "official"] = "folders"  # released: sorted folder names
+        labelled_share: float = 0.5  # of the pooled source images of old classes, GCD
+        shifted_share: float = 0.3  # of each class for training, released; all are evaluated
+        validation: float = 0.0  # share of each class's labelled images held out
+        listing: Literal["folders", "lists"] = "folders"  # released: all images of the folders
+        augment: Literal["plain", "jitter"] = "jitter"  # released code for DomainNet
+
+        def __post_init__(self) -> None:
+            if not 1 <= self.num_old <= 345:
+                raise ValueError(f"num_old must be between 1 and 345, got {self.num_old}")
+
+    def problem(self, name: str) -> Problem:
+        """List the images of all domains; none is opened."""
+        config = self.config
+        check_domains(name, config.source, config.shifted, dict.fromkeys(DOMAINS))
+        lists = class_file("domainnet")
+        classes = lists[config.class_order]
+        listed = self._listed()
+        self.compare(**{domain: len(paths) for domain, paths in listed.items()})
+        images = self.parts()
+        domains = {
+            domain: Labelled(images[domain], class_ids([p.split("/")[1] for p in paths], classes))
+            for domain, paths in listed.items()
+        }
+        return domain_problem(
+            name,
+            config,
+            domains,
+            classes=classes,
+            num_old=config.num_old,
+            notes={"split": f"domainnet {lists['version']}"},
+        )
+
+    def published_size(self) -> int:
+        """Return all photographs and the share of the other domains."""
+        shifted = sum(self.expected[domain] for domain in self.config.shifted)
+        return self.expected[self.config.source] + round(self.config.shifted_share * shifted)
+
+    def parts(self) -> dict[str, Images]:
+        """Return the domains."""
+        folder = self.locate(*DOMAINS)
+        return {
+            domain: FileImages(folder, [f"domainnet/{path}" for path in paths], paths)
+            for domain, paths in self._listed().items()
+        }
+
+    def remarks(self) -> list[str]:
+        """Say which folders are of no class."""
+        folder = self.locate(*DOMAINS)
+        return [
+            f"{folder / domain / name}: no class of DomainNet has this name"
+            for domain in DOMAINS
+            for name in _strange(folder / domain)
+        ]
+
+    def _listed(self) -> dict[str, list[str]]:
+        folder = self.locate(*DOMAINS)
+        if self.config.listing == "folders":
+            listed = {domain: _from_folders(folder, domain) for domain in DOMAINS}
+        else:
+            lists = (f"{domain}_{part}.txt" for domain in DOMAINS for part in ("train", "test"))
+            self.locate(*lists)
+            listed = {domain: _from_lists(folder, domain) for domain in DOMAINS}
+        for domain in DOMAINS:
+            if not listed[domain]:
+                raise UserError(_nothing(folder / domain))
+        return listed
+
+
+def _nothing(folder: Path) -> str:
+    """Say that a domain has no images, and why that may be so."""
+    strange = _strange(folder)
+    hint = f"; {strange[0]!r} is no class of DomainNet" if strange else ""
+    return f"{folder}: no image is at <class>/<image> below it{hint} (unpack it again)"
+
+
+def _strange(folder: Path) -> list[str]:
+    """List the folders in a domain's that no class is called by."""
+    try:
+        found = {path.name for path in folder.iterdir() if path.is_dir()}
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read as a folder ({error.strerror})") from error
+    return sorted(found - set(class_file("domainnet")["folders"]))
+
+
+@cache
+def _from_folders(folder: Path, domain: str) -> list[str]:
+    """List a domain's images class by class; a class without a folder has none."""
+    return [
+        f"{domain}/{name}/{path}"
+        for name in class_file("domainnet")["folders"]
+        for path in image_files(folder / domain / name)
+    ]
+
+
+@cache
+def _from_lists(folder: Path, domain: str) -> list[str]:
+    """Read the two official lists of a domain, and order them as its folders are."""
+    number = {name: i for i, name in enumerate(class_file("domainnet")["official"])}
+    paths = []
+    for part in ("train", "test"):
+        path = folder / f"{domain}_{part}.txt"
+        lines = text_lines(path)
+        if not lines:
+            raise UserError(f"{path}: no image is listed there; fetch it again")
+        for row, line in enumerate(lines, start=1):
+            image, _, label = line.strip().rpartition(" ")
+            steps = image.split("/")
+            if len(steps) != 3 or steps[0] != domain or str(number.get(steps[1])) != label:
+                raise UserError(f"{path}, line {row}: not an image of a known class: {line!r}")
+            paths.append(image)
+    rank = {name: i for i, name in enumerate(class_file("domainnet")["folders"])}
+    return sorted(paths, key=lambda image: (rank[image.split("/")[1]], image))

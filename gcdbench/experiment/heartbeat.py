@@ -1,0 +1,175 @@
+"""What is in a cell's folder while the cell is not done: lock, heartbeat, failure, job.
+
+Every process that works on a results folder reads and writes the same few files, so that several
+runs share the work and ``status`` needs no other source. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from gcdbench.core.files import write_atomically
+
+LOCK = "lock"
+PROGRESS = "progress.json"
+FAILURE = "failure.json"
+JOB = "job.json"
+TRACEBACK = "error.log"
+LOG = "log.jsonl"
+CHECKPOINTS = "checkpoint-*.pt"  # the number is that of the steps before it
+# what a note must hold to be one
+_NEEDED = {
+    PROGRESS: ("host", "pid", "born", "updated", "phase"),
+    FAILURE: ("message", "time"),
+    JOB: ("job",),
+}
+BEAT_SECONDS = 5.0
+DEAD_SECONDS = 120.0  # without a heartbeat from another machine, whose processes cannot be seen
+log = logging.getLogger(__name__)
+
+
+class Busy(Exception):
+    """Another process works on the cell."""
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a cell; the system frees it when the process dies, however it dies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise Busy from None
+    except NotImplementedError as error:
+        raise OSError(errno.ENOTSUP, "this file system has no locks", str(folder)) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class Heartbeat:
+    """Writes a file every few seconds that says that a cell is being trained and how far it is."""
+
+    def __init__(self, folder: Path, **facts: Any) -> None:
+        self.path = folder / PROGRESS
+        self.facts: dict[str, Any] = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "born": process_birth(os.getpid()),
+            "started": time.time(),
+            "phase": "preparing",
+            **facts,
+        }
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Heartbeat:
+        self.beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def update(self, **facts: Any) -> None:
+        """Change the facts; they are written with the next beat."""
+        self.facts = {**self.facts, **facts}  # a new one: the thread may be reading the old one
+
+    def beat(self) -> None:
+        """Write the facts now; that a disk is full is reported when a record is written."""
+        temporary = self.path.with_name(f".{PROGRESS}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            text = json.dumps({**self.facts, "updated": time.time()})
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(self.path)
+
+    def _run(self) -> None:
+        while not self._stop.wait(BEAT_SECONDS):
+            self.beat()
+
+
+class NullHeartbeat(Heartbeat):
+    """A heartbeat that writes nothing: of processes that help the main one."""
+
+    def __enter__(self) -> NullHeartbeat:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def beat(self) -> None:
+        """Write nothing."""
+
+
+def process_birth(pid: int) -> str:
+    """Return when a process was started, which tells it from a later one of the same number."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[19]
+
+
+def is_alive(progress: dict[str, Any]) -> bool:
+    """Tell whether the process that wrote a heartbeat still runs, as far as can be known."""
+    if progress["host"] != socket.gethostname():
+        return time.time() - progress["updated"] < DEAD_SECONDS
+    pid = progress["pid"]
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it lives, as somebody else's
+        pass
+    return process_birth(pid) == progress["born"]
+
+
+def note_failure(folder: Path, message: str, details: str = "", *, since: float = 0.0) -> None:
+    """Note why a cell failed, for ``status``; the traceback goes into a file of its own.
+
+    A note that another process has made after ``since`` stays: its cause came first.
+    """
+    there = read(folder, FAILURE) if since else None
+    if there is not None and there["time"] >= since:
+        return
+    facts = {"message": message, "time": time.time(), "host": socket.gethostname()}
+    try:
+        write_atomically(folder / FAILURE, json.dumps(facts).encode())
+        if details:
+            (folder / TRACEBACK).write_text(details, encoding="utf-8")
+    except OSError as error:
+        log.warning("%s: the failure cannot be noted (%s)", folder, error.strerror)
+
+
+def forget_failure(folder: Path) -> None:
+    """Remove the notes of an earlier failure."""
+    for name in (FAILURE, TRACEBACK):
+        with contextlib.suppress(OSError):  # the record next to it says more
+            (folder / name).unlink(missing_ok=True)
+
+
+def read(folder: Path, name: str) -> dict[str, Any] | None:
+    """Read a note, or None where there is none that can be read."""
+    try:
+        value = json.loads((folder / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    whole = isinstance(value, dict) and all(key in value for key in _NEEDED[name])
+    return value if whole else None

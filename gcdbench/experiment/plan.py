@@ -1,0 +1,219 @@
+"""From a request to cells: which method on which dataset with which seed and settings.
+
+Two cells with one key (see ``key``) are the same experiment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from gcdbench.core import registry
+from gcdbench.core.config import build, merge, plain
+from gcdbench.core.method_spec import MethodSpec
+from gcdbench.core.settings import BackboneConfig, TaskConfig, TrainConfig
+from gcdbench.core.suites import Suite
+from gcdbench.data.datasets import make_dataset
+from gcdbench.data.problem import Dataset, Problem
+from gcdbench.errors import UserError, unknown
+from gcdbench.experiment.key import code_hash, forget_code, key_of, weights_hash
+
+PROTOCOL = "v2"  # one assignment over all images of an evaluation set
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for; ``run``, ``plan`` and reports read the same one."""
+
+    suite: str
+    methods: tuple[str, ...] = ()  # specs; the suite's default ones if empty
+    datasets: tuple[str, ...] = ()  # all of the suite if empty
+    seeds: tuple[int, ...] = ()  # the suite's if empty
+    assignments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    quick: bool = False
+    data_root: Path | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment."""
+
+    dataset: str
+    spec: MethodSpec
+    seed: int
+    source: str
+    source_config: dict[str, Any]
+    limit: int | None  # images per part and evaluation set, for a quick look
+    train: TrainConfig
+    backbone: BackboneConfig
+    task: TaskConfig
+    method_config: dict[str, Any]
+    technique_configs: dict[str, dict[str, Any]]
+    data_root: Path | None
+    note: str = ""  # tells cells of one method apart in messages; it is no part of the experiment
+
+    @property
+    def label(self) -> str:
+        """How messages name the cell."""
+        note = f" ({self.note})" if self.note else ""
+        return f"{self.spec.text}{note} on {self.dataset}, seed {self.seed}"
+
+    def settings(self) -> dict[str, Any]:
+        """Return everything the user can set, resolved."""
+        return {
+            "dataset": self.dataset,
+            "source": {self.source: self.source_config},
+            "limit": self.limit,
+            "method": self.spec.text,
+            "seed": self.seed,
+            "train": plain(self.train),
+            "backbone": plain(self.backbone),
+            "task": plain(self.task),
+            "config": {
+                self.spec.method: self.method_config,
+                **{name: self.technique_configs[name] for name in self.spec.techniques},
+            },
+            "protocol": PROTOCOL,
+        }
+
+    def loader(self) -> Dataset:
+        """Return what builds the problem; it can be asked about data that are not there."""
+        where = f"dataset {self.dataset}"
+        return make_dataset(self.source, self.data_root, self.source_config, where=where)
+
+    def problem(self) -> Problem:
+        """Build the problem (kept for the other cells of the same dataset)."""
+        key = json.dumps([self.source, self.source_config, self.limit, self.dataset])
+        return _problem(key, self.data_root)
+
+    def fingerprints(self) -> dict[str, str]:
+        """Return the hashes that, with the settings, make the key."""
+        return {
+            "problem": self.problem().fingerprint,
+            "weights": weights_hash(self.backbone),
+            "code": code_hash(self.spec, self.source),
+        }
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of all that can change the cell's numbers."""
+        return key_of(self.settings(), self.fingerprints())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the key behind: another process makes its own, of the code that it runs."""
+        return {name: value for name, value in self.__dict__.items() if name != "key"}
+
+    def check_code(self) -> None:
+        """Raise if the code on disk, which may just have been imported, is not that of the key."""
+        before = self.fingerprints()["code"]
+        forget_code()
+        if code_hash(self.spec, self.source) != before:
+            raise UserError("code has changed since the run was started: start again")
+
+
+def make_cells(request: Request) -> list[Cell]:
+    """Return the cells of a request, in a fixed order: by dataset, seed and method."""
+    suite = Suite.load(request.suite)
+    suite.check_names()
+    methods = request.methods or tuple(suite.data.get("default_methods", ()))
+    if not methods:
+        raise UserError(f"suite {suite.name} names no default methods: add --methods")
+    specs = {s.text: s for s in map(MethodSpec.parse, methods)}
+    for name in request.datasets:
+        if name not in suite.datasets:
+            raise unknown("dataset", name, suite.datasets, f"suite {suite.name}")
+    _check_sections(request.assignments, specs.values())
+    seeds = request.seeds or tuple(suite.data.get("seeds", (0,)))
+    cells = []
+    for dataset in request.datasets or suite.datasets:
+        row = [_cell(request, suite, dataset, spec) for spec in specs.values()]
+        cells += [replace(cell, seed=seed) for seed in dict.fromkeys(seeds) for cell in row]
+    return cells
+
+
+def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cell:
+    entry, face = suite.datasets[dataset], registry.get("method", spec.method)
+    where = f"suite {suite.name}, dataset {dataset}"
+    layers = [suite.data, entry]
+    if request.quick:
+        layers.append(merge(QUICK, suite.data.get("quick", {})))
+    by_method = [layer.get("methods", {}).get(spec.method, {}) for layer in layers]
+    given = request.assignments
+
+    train = merge(
+        face.constants.get("train_defaults", {}),
+        *(layer.get("train", {}) for layer in layers[:2]),
+        *(layer.get("train", {}) for layer in by_method[:2]),
+        *(layer.get("train", {}) for layer in layers[2:]),
+        given.get("train", {}),
+    )
+    backbone = merge(*(layer.get("backbone", {}) for layer in layers), given.get("backbone", {}))
+    task = merge(*(layer.get("task", {}) for layer in layers), given.get("task", {}))
+    method = merge(*(layer.get("config", {}) for layer in by_method), given.get(spec.method, {}))
+    techniques = {
+        name: plain(
+            build(
+                registry.get("technique", name).config,
+                merge(
+                    _inherited_preset(face, method, name),
+                    *(layer.get("techniques", {}).get(name, {}) for layer in layers),
+                    given.get(name, {}),
+                ),
+                name,
+            )
+        )
+        for name in spec.techniques
+    }
+    source = registry.get("dataset", entry["source"])
+    return Cell(
+        dataset=dataset,
+        spec=spec,
+        seed=0,
+        source=entry["source"],
+        source_config=plain(build(source.config, entry.get("config", {}), f"{where}, config")),
+        limit=layers[-1].get("limit") if request.quick else entry.get("limit"),
+        train=build(TrainConfig, train, "train"),
+        backbone=build(BackboneConfig, backbone, "backbone"),
+        task=build(TaskConfig, task, "task"),
+        method_config=plain(build(face.config, method, spec.method)),
+        technique_configs=techniques,
+        data_root=request.data_root,
+    )
+
+
+def _inherited_preset(
+    face: registry.PluginInfo, method: Mapping[str, Any], technique: str
+) -> dict[str, Any]:
+    """Return the preset that a method hands on to a technique of its own that has one so named."""
+    presets = getattr(registry.get("technique", technique).config, "presets", {})
+    own = technique in face.constants.get("techniques", ())
+    return {"preset": method["preset"]} if own and method.get("preset") in presets else {}
+
+
+# what --quick lays over any suite: the same cells, tiny
+QUICK = {
+    "train": {"epochs": 1, "draws_per_epoch": 256, "view_bank": 0},
+    "task": {"estimate_images": 200},
+    "limit": 128,
+}
+
+
+@cache
+def _problem(key: str, root: Path | None) -> Problem:
+    source, config, limit, name = json.loads(key)
+    problem = make_dataset(source, root, config, where=f"dataset {name}").problem(name)
+    return problem if limit is None else problem.limited(limit)
+
+
+def _check_sections(assignments: Mapping[str, Any], specs: Iterable[MethodSpec]) -> None:
+    """Refuse ``--set`` for a component that no cell uses: it would silently do nothing."""
+    used = {"train", "backbone", "task"}
+    for spec in specs:
+        used |= {spec.method, *spec.techniques}
+    for section in assignments:
+        if section not in used:
+            raise unknown("section", section, used, "--set")

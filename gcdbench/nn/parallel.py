@@ -1,0 +1,67 @@
+"""What the model and the training loop need of the processes that train one model together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+T = TypeVar("T")
+
+
+class ProcessGroup(Protocol):
+    """The processes that train one model; each computes a part of the rows of a batch."""
+
+    rank: int
+    size: int
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and messages for all."""
+
+    def rows(self, number: int) -> Tensor:
+        """Return this process's share of some rows, as many as any other's."""
+
+    def gather(self, part: Tensor, number: int) -> Tensor:
+        """Return all rows from every process's share of them."""
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Give the tensors the values that they have in the main process."""
+
+    def broadcast_object(self, value: T | None = None) -> T:
+        """Return the value that the main process passes."""
+
+    def all_reduce_mean(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Give the gradients their mean over the processes."""
+
+    def check_same(self, value: Any, what: str) -> None:
+        """Raise if the processes do not pass the same value."""
+
+
+class SingleProcess:
+    """A group of one process."""
+
+    rank, size, is_main = 0, 1, True
+
+    def rows(self, number: int) -> Tensor:
+        """Return all rows."""
+        return torch.arange(number)
+
+    def gather(self, part: Tensor, number: int) -> Tensor:
+        """Return the rows as they are."""
+        return part
+
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Leave the tensors as they are."""
+
+    def broadcast_object(self, value: T | None = None) -> T:
+        """Return the value."""
+        return value  # type: ignore[return-value]
+
+    def all_reduce_mean(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Leave the gradients as they are."""
+
+    def check_same(self, value: Any, what: str) -> None:
+        """Accept any value."""

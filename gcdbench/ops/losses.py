@@ -1,0 +1,230 @@
+"""Losses that two or more methods share, as pure functions of tensors.
+
+Two views of a batch of B images are stacked view-major: row i and row B + i show the same image.
+All losses are means over rows, computed in full precision under autocast; of no rows they are an
+exact zero that still carries a graph, because a batch may hold no labelled or no unlabelled image.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gcdbench.ops.precision import full_precision
+
+UNLABELLED = -1  # the label of a row whose class must not be seen
+
+
+def mean_or_zero(per_row: Tensor) -> Tensor:
+    """Average per-row losses; of no rows, return the zero that back-propagates zeros."""
+    return per_row.sum() / max(per_row.numel(), 1)
+
+
+@full_precision
+def info_nce(z: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """Contrast the two views of every image with all other rows of the batch.
+
+    Args:
+        z: (2B, d) projections, view-major; normalised here.
+        temperature: of the softmax over the 2B - 1 other rows.
+    """
+    _check_two_views(z)
+    log_prob = _log_prob_of_others(F.normalize(z, dim=1), temperature)
+    n = len(z)
+    rows = torch.arange(n, device=z.device)
+    return mean_or_zero(-log_prob[rows, rows.roll(n // 2)])
+
+
+@full_precision
+def sup_con(
+    z: Tensor,
+    labels: Tensor,
+    *,
+    temperature: float = 0.07,
+    weight: Tensor | None = None,
+    normalise: bool = True,
+) -> Tensor:
+    """Pull every row towards all other rows of its label (supervised contrastive learning).
+
+    The factor temperature / 0.07 of the first published code is left out: it is one at the
+    temperature that every method here uses.
+
+    Args:
+        z: (n, d) projections, all views stacked.
+        labels: (n,) one label per row, so repeated for every view.
+        temperature: of the softmax over the n - 1 other rows.
+        weight: (n,) factor of each anchor's loss, applied after its positives are averaged. (A
+            factor on the single log-probabilities would cancel in that average.)
+        normalise: whether to bring the rows of `z` to length one first.
+    """
+    if normalise:
+        z = F.normalize(z, dim=1)
+    same = labels[:, None] == labels
+    positive = same & ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+    log_prob = _log_prob_of_others(z, temperature)
+    per_row = -(log_prob * positive).sum(1) / positive.sum(1).clamp(min=1)
+    return mean_or_zero(per_row if weight is None else weight * per_row)
+
+
+def _log_prob_of_others(z: Tensor, temperature: float) -> Tensor:
+    """Return log p(j | i) over j != i as an (n, n) matrix; its diagonal means nothing."""
+    scores = z @ z.T / temperature
+    lowest = torch.finfo(z.dtype).min  # not -inf: a single row has no other rows to sum over
+    others = scores.clone().fill_diagonal_(lowest)
+    return scores - others.logsumexp(1, keepdim=True)
+
+
+@full_precision
+def soft_cross_entropy(logits: Tensor, target: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """Return the cross-entropy of every row to its target distribution, over the last dimension."""
+    return -(target * (logits / temperature).log_softmax(-1)).sum(-1)
+
+
+@full_precision
+def self_distillation(
+    logits: Tensor, *, student_temp: float = 0.1, teacher_temp: float = 0.04
+) -> Tensor:
+    """Let the sharpened prediction for one view teach the other view, in both directions.
+
+    Args:
+        logits: (2B, K), view-major. The teacher is the same output, detached.
+        student_temp: temperature of the taught prediction.
+        teacher_temp: temperature of the teaching one, see `teacher_temperature`.
+    """
+    _check_two_views(logits)
+    teacher = (logits.detach() / teacher_temp).softmax(1).roll(len(logits) // 2, dims=0)
+    return mean_or_zero(soft_cross_entropy(logits, teacher, temperature=student_temp))
+
+
+def teacher_temperature(
+    epoch: int, epochs: int, *, start: float = 0.07, end: float = 0.04, warmup: int = 30
+) -> float:
+    """Return the teacher's temperature in a 0-based epoch: linear from start to end, then flat.
+
+    The warm-up is cut to the length of the run, which therefore always ends at `end` (unless it
+    has a single epoch).
+
+    >>> [round(teacher_temperature(t, 200), 3) for t in (0, 14, 29, 199)]
+    [0.07, 0.056, 0.04, 0.04]
+    """
+    warmup = min(warmup, epochs)
+    if epoch >= warmup:
+        return end
+    return start + (end - start) * epoch / max(warmup - 1, 1)
+
+
+@full_precision
+def mean_entropy_deficit(logits: Tensor, *, temperature: float = 0.1) -> Tensor:
+    """Return log K - H(p), p the mean posterior of the rows: zero when all classes are used."""
+    if not len(logits):
+        return mean_or_zero(logits)
+    p = (logits / temperature).softmax(1).mean(0)
+    # A class that underflows to zero has entropy zero, but an infinite slope: keep it off the log.
+    entropy = torch.special.entr(p.clamp(min=torch.finfo(p.dtype).tiny)).sum()
+    return math.log(logits.shape[1]) - entropy
+
+
+@full_precision
+def cross_entropy_on(
+    logits: Tensor,
+    labels: Tensor,
+    mask: Tensor | None = None,
+    *,
+    targets: Tensor | None = None,
+    temperature: float = 1.0,
+) -> Tensor:
+    """Average the cross-entropy over the rows in `mask` whose label is not hidden (-1).
+
+    Args:
+        logits: (n, K).
+        labels: (n,), -1 where hidden.
+        mask: (n,) bool, all rows if None.
+        targets: (n, K) distributions to learn in place of the labels, where these are not hidden.
+        temperature: of the posterior.
+    """
+    known = labels if mask is None else labels.where(mask, UNLABELLED)
+    if targets is not None:
+        rows = known != UNLABELLED
+        return mean_or_zero(
+            soft_cross_entropy(logits[rows], targets[rows], temperature=temperature)
+        )
+    loss = F.cross_entropy(logits / temperature, known, ignore_index=UNLABELLED, reduction="sum")
+    return loss / (known != UNLABELLED).sum().clamp(min=1)
+
+
+@full_precision
+def smoothed_cross_entropy(
+    logits: Tensor, labels: Tensor, alpha: Tensor, *, temperature: float = 0.1
+) -> Tensor:
+    """Average the cross-entropy to alpha x one-hot + (1 - alpha) x uniform.
+
+    Args:
+        logits: (n, K).
+        labels: (n,).
+        alpha: (n,) share of the labelled image in each mixed row.
+        temperature: of the posterior.
+    """
+    log_p = (logits / temperature).log_softmax(1)
+    hard = log_p.gather(1, labels[:, None]).squeeze(1)
+    return mean_or_zero(-(alpha * hard + (1 - alpha) * log_p.mean(1)))
+
+
+def parametric_terms(
+    z: Tensor,
+    cosines: Tensor,
+    labels: Tensor,
+    *,
+    targets: Tensor | None = None,
+    sup_weight: float = 0.35,
+    entropy_weight: float = 2.0,
+    student_temp: float = 0.1,
+    contrast_temp: float = 1.0,
+    sup_contrast_temp: float = 0.07,
+) -> dict[str, Tensor]:
+    """Return the weighted terms that train a projector and a cosine classifier side by side.
+
+    It is SimGCD's sum without the term in which the classifier teaches itself, whose weight is
+    1 - sup_weight too.
+
+    Args:
+        z: (2B, e) projections, view-major.
+        cosines: (2B, K) of the classifier.
+        labels: (2B,), -1 where hidden.
+        targets: (2B, K) distributions to learn in place of the labels, on labelled rows.
+        sup_weight: of the terms that need labels; the others have the rest.
+        entropy_weight: of the mean-entropy term, within its share.
+        student_temp: of the posterior.
+        contrast_temp: of InfoNCE.
+        sup_contrast_temp: of SupCon.
+    """
+    labelled = labels != UNLABELLED
+    classify = cross_entropy_on(cosines, labels, targets=targets, temperature=student_temp)
+    spread = mean_entropy_deficit(cosines, temperature=student_temp)
+    contrast = info_nce(z, temperature=contrast_temp)
+    sup_contrast = sup_con(z[labelled], labels[labelled], temperature=sup_contrast_temp)
+    return {
+        "entropy": (1 - sup_weight) * entropy_weight * spread,
+        "classify": sup_weight * classify,
+        "contrast": (1 - sup_weight) * contrast,
+        "sup_contrast": sup_weight * sup_contrast,
+    }
+
+
+def ramp_up(epoch: int, length: int, scale: float = 1.0) -> float:
+    """Return the weight of a term that grows as exp(-5 (1 - t/T)^2) to `scale` in T epochs.
+
+    >>> ramp_up(0, 150, 50.0) < 0.34, ramp_up(150, 150, 50.0)
+    (True, 50.0)
+    """
+    missing = 1.0 - min(epoch, length) / length if length else 0.0
+    return scale * math.exp(-5.0 * missing**2)
+
+
+def _check_two_views(rows: Tensor) -> None:
+    if len(rows) % 2:
+        raise ValueError(
+            f"{len(rows)} rows cannot be two views of a batch; stack both views, view-major."
+        )

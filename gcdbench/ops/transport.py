@@ -1,0 +1,128 @@
+"""Optimal transport between rows (images) and columns (classes, prototypes), without gradients."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gcdbench.ops.losses import UNLABELLED
+from gcdbench.ops.precision import full_precision
+
+
+@torch.no_grad()
+@full_precision
+def sinkhorn(scores: Tensor, *, epsilon: float = 0.05, iterations: int = 3) -> Tensor:
+    """Assign rows to columns so that all columns get about the same share.
+
+    Works in log space: exp(cosine / (0.1 * 0.05)) overflows float32. It ends with the rows, which
+    therefore sum to one exactly, the columns to n/k only approximately.
+
+    Args:
+        scores: (..., n, k), bare cosines; leading dimensions (heads, views) are separate problems.
+        epsilon: entropic regularisation; smaller is harder.
+        iterations: of normalising all columns, then all rows.
+    """
+    log_q = scores / epsilon
+    for _ in range(iterations):
+        log_q = log_q - log_q.logsumexp(-2, keepdim=True)
+        log_q = log_q - log_q.logsumexp(-1, keepdim=True)
+    return log_q.exp()
+
+
+@torch.no_grad()
+@full_precision
+def balanced_targets(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    first_class: int = 0,
+    epsilon: float = 0.05,
+    iterations: int = 3,
+) -> Tensor:
+    """Give labelled rows their one-hot label and the other rows a balanced assignment.
+
+    Args:
+        logits: (..., n, K) bare cosines.
+        labels: (n,), -1 where hidden.
+        first_class: unlabelled rows are assigned to the classes from this one on: 0 lets them fall
+            on all classes, the number of known classes on new ones only.
+        epsilon: see `sinkhorn`.
+        iterations: see `sinkhorn`.
+    """
+    hidden = labels == UNLABELLED
+    one_hot = F.one_hot(labels.clamp(min=0), logits.shape[-1]).to(logits.dtype)
+    targets = one_hot.expand(logits.shape).clone()
+    q = sinkhorn(logits[..., hidden, first_class:], epsilon=epsilon, iterations=iterations)
+    targets[..., hidden, :] = F.pad(q, (first_class, 0))
+    return targets
+
+
+@torch.no_grad()
+def unbalanced_transport(
+    similarity: Tensor,
+    *,
+    class_mass: Tensor | None = None,
+    epsilon: float = 0.01,
+    penalty: float = 0.5,
+    stop: Literal["relative", "pot"] = "relative",
+    tolerance: float = 1e-4,
+    max_sweeps: int | None = None,
+) -> Tensor:
+    """Transport rows to classes where it pays; rows that fit no class send little mass.
+
+    Minimises <plan, -similarity> with entropic regularisation and a KL penalty on both marginals,
+    in float64: the kernel spans more than float32's range.
+
+    Args:
+        similarity: (n, C) cosines.
+        class_mass: (C,) marginal of the classes; uniform if None. That of the rows is uniform.
+        epsilon: entropic regularisation.
+        penalty: price of leaving the marginals.
+        stop: "relative" ends when no scaling changes by more than the tolerance relatively, looking
+            every tenth sweep, after at most 300. "pot" is the rule of POT 0.8, which compares
+            absolute changes of small numbers, after at most 1000: it can stop far from the
+            solution, and published results contain that.
+        tolerance: of the stop rule.
+        max_sweeps: instead of the stop rule's own limit.
+
+    Returns:
+        (n, C) plan in float64, divided by its sum.
+    """
+    n, classes = similarity.shape
+    if not n:
+        return similarity.double()
+    scores = similarity.double() / epsilon
+    # A common factor of the kernel does not change the normalised plan; only the rule of POT,
+    # which looks at absolute numbers, can tell.
+    kernel = (scores if stop == "pot" else scores - scores.max()).exp()
+    columns = (
+        kernel.new_full((classes,), 1 / classes) if class_mass is None else class_mass.double()
+    )
+    exponent = penalty / (penalty + epsilon)
+    look_every, limit, change = _STOP_RULES[stop]
+    u, v = kernel.new_full((n,), 1 / n), kernel.new_full((classes,), 1 / classes)
+    for sweep in range(1, (max_sweeps or limit) + 1):
+        before = u, v
+        u = (1 / n / (kernel @ v)) ** exponent
+        v = (columns / (u @ kernel)) ** exponent
+        if sweep % look_every == 0 and change(u, v, *before) < tolerance:
+            break
+    plan = u[:, None] * kernel * v
+    return plan / plan.sum()
+
+
+def _relative_change(u: Tensor, v: Tensor, u_before: Tensor, v_before: Tensor) -> Tensor:
+    return torch.cat([(u / u_before).log(), (v / v_before).log()]).abs().max()
+
+
+def _pot_change(u: Tensor, v: Tensor, u_before: Tensor, v_before: Tensor) -> Tensor:
+    def change(x: Tensor, before: Tensor) -> Tensor:
+        return (x - before).abs().max() / torch.cat([x, before]).max().clamp(min=1.0)
+
+    return (change(u, u_before) + change(v, v_before)) / 2
+
+
+_STOP_RULES = {"relative": (10, 300, _relative_change), "pot": (1, 1000, _pot_change)}

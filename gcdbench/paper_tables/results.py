@@ -1,0 +1,172 @@
+"""The numbers of a table: what its cells have recorded, and what the paper prints."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gcdbench.errors import UserError
+from gcdbench.experiment import records
+from gcdbench.experiment.plan import Cell
+from gcdbench.paper_tables.tables import SPLITS, Entry, Panel, Plan, identity
+from gcdbench.report import paper_numbers as published
+from gcdbench.report.collect import percent
+from gcdbench.report.titles import set_title
+
+Scores = Mapping[str, Mapping[str, Any]]  # evaluation set -> all, old, new as fractions
+
+
+@dataclass(frozen=True)
+class Number:
+    """An accuracy in percent: measured over seeds, and as the paper prints it; NaN if absent."""
+
+    mean: float = math.nan
+    std: float = math.nan
+    paper: float = math.nan
+    impossible: bool = False  # the paper's own All does not lie between its Old and New
+
+    @property
+    def delta(self) -> float:
+        """Measured minus paper."""
+        return self.mean - self.paper
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table in one panel."""
+
+    entry: Entry
+    seeds: int  # recorded ones
+    numbers: dict[tuple[str, str], Number]  # by evaluation set and split
+
+
+@dataclass(frozen=True)
+class Block:
+    """A panel of a table with its lines."""
+
+    panel: Panel
+    columns: dict[str, str]  # evaluation set -> title
+    lines: list[Line]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A table with its numbers."""
+
+    plan: Plan
+    blocks: list[Block]
+    recorded: list[dict[str, Any]]  # records that were used
+
+    @property
+    def name(self) -> str:
+        """How files of the table are called."""
+        return self.plan.table.name + ("-embedded" * (self.plan.scale == "embedded"))
+
+
+def gather(plan: Plan, results: Path) -> Result:
+    """Read the records of a table's cells and put the paper's numbers beside them."""
+    found = {key: record for key, cell in plan.cells.items() if (record := _read(results, cell))}
+    by_panel: dict[str, list[Entry]] = {}
+    for entry in plan.entries:
+        by_panel.setdefault(entry.panel.title, []).append(entry)
+    blocks = [_block(plan, entries, found) for entries in by_panel.values()]
+    return Result(plan, blocks, list(found.values()))
+
+
+def _read(results: Path, cell: Cell) -> dict[str, Any] | None:
+    try:
+        record = records.read_done(results, cell)
+    except UserError:  # without the dataset there is no telling
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _block(plan: Plan, entries: list[Entry], found: Mapping[str, dict[str, Any]]) -> Block:
+    panel, table = entries[0].panel, plan.table
+    printed = _printed(plan, panel)
+    measured = [_seeds(entry, found, plan) for entry in entries]
+    columns = {t.domain: t.title for triples in printed.values() for t in triples.values()}
+    if not columns:
+        names = dict.fromkeys(name for one in measured for scores in one for name in scores)
+        columns = {name: set_title(name) for name in names}
+    lines = []
+    for entry, scores in zip(entries, measured, strict=True):
+        paper = printed.get(entry.row.paper, {})
+        numbers = {
+            (name, split): _number(scores, paper.get(name), name, split)
+            for name in columns
+            for split in table.splits
+        }
+        lines.append(Line(entry, len(scores), numbers))
+    return Block(panel, columns, lines)
+
+
+def _printed(plan: Plan, panel: Panel) -> dict[tuple[str, str], dict[str, published.Triple]]:
+    """Return the paper's numbers of a panel by row (method, variant) and evaluation set."""
+    found: dict[tuple[str, str], dict[str, published.Triple]] = {}
+    if panel.paper:
+        for triple in (t for name in plan.table.paper for t in published.triples(name)):
+            if triple.dataset == panel.paper:
+                found.setdefault((triple.method, triple.variant), {})[triple.domain] = triple
+    rows = {entry.row.paper for entry in plan.entries if entry.panel == panel}
+    return {row: domains for row, domains in found.items() if row in rows}
+
+
+def _seeds(entry: Entry, found: Mapping[str, dict[str, Any]], plan: Plan) -> list[Scores]:
+    """Return the scores of every seed for which all datasets of the panel are recorded."""
+    seeds = []
+    for cells in entry.cells.values():
+        here = [found[key] for cell in cells if (key := identity(cell)) in found]
+        if len(here) == len(cells):
+            seeds.append(_mean([columns_of(record, plan.table.columns) for record in here]))
+    return seeds
+
+
+def _mean(datasets: list[Scores]) -> Scores:
+    """Average the evaluation sets that all datasets have."""
+    return {
+        name: {
+            split: _mean_share([scores[name][split] for scores in datasets])
+            for split in map(str.lower, SPLITS)
+        }
+        for name in datasets[0]
+        if all(name in scores for scores in datasets)
+    }
+
+
+def _mean_share(shares: list[float | None]) -> float | None:
+    known = [share for share in shares if share is not None]
+    return statistics.fmean(known) if len(known) == len(shares) else None
+
+
+def _number(seeds: list[Scores], paper: published.Triple | None, name: str, split: str) -> Number:
+    values = [percent(s[name][split.lower()]) for s in seeds if name in s]
+    return Number(
+        mean=statistics.fmean(values) if values else math.nan,
+        std=statistics.stdev(values) if len(values) > 1 else math.nan,
+        paper=math.nan if paper is None else paper.values[split],
+        impossible=paper is not None and paper.impossible,
+    )
+
+
+def columns_of(record: Mapping[str, Any], kinds: Iterable[str]) -> Scores:
+    """Return the evaluation sets of a record that make the columns, by the paper's names."""
+    sets, summary = record["sets"], record["summary"]
+    by_role = {
+        role: {n: s for n, s in sets.items() if s["role"] == role and "/" not in n}
+        for role in ("source", "shifted", "unseen")
+    }
+    corruptions = dict.fromkeys(n.partition("/")[0] for n in sets if "/" in n)
+    if corruptions:
+        by_role["shifted"]["corrupted"] = summary["corrupted"]
+    by_kind = {
+        **by_role,
+        "others": {"others": summary["others"]} if "others" in summary else {},
+        "corruptions": {name: summary[name] for name in corruptions},
+    }
+    chosen = (item for kind in kinds for item in by_kind[kind].items())
+    return {published.normal_name(name): scores for name, scores in chosen}

@@ -1,0 +1,167 @@
+"""All that the author of a method or technique imports, in one place.
+
+The contract (``Method``, ``Technique`` and what their methods are given), heads, losses and random
+draws. A name that is used by two methods or more belongs here; a plug-in imports nothing else of
+gcdbench. What a plug-in imports from here is part of its cells' key, the rest is not.
+"""
+
+from __future__ import annotations
+
+from gcdbench.nn.backbone import Backbone, Encoded, Patches, Recording, Tokens
+from gcdbench.nn.critics import CosineCritic, MLPCritic, js_mutual_information
+from gcdbench.nn.heads import (
+    CosineClassifier,
+    GCDHead,
+    MultiHeadPrototypes,
+    ProjectionHead,
+    Prototypes,
+    unit_rows_,
+)
+from gcdbench.nn.memory import Ring
+from gcdbench.ops.domain_losses import (
+    minimum_class_confusion,
+    nuclear_discrepancy,
+    reverse_gradient,
+    warm_start,
+)
+from gcdbench.ops.kmeans.api import assign, semi_supervised_kmeans
+from gcdbench.ops.losses import (
+    UNLABELLED,
+    cross_entropy_on,
+    info_nce,
+    mean_entropy_deficit,
+    mean_or_zero,
+    parametric_terms,
+    ramp_up,
+    self_distillation,
+    smoothed_cross_entropy,
+    soft_cross_entropy,
+    sup_con,
+    teacher_temperature,
+)
+from gcdbench.ops.mixing import (
+    attention_share,
+    cutmix,
+    cutmix_boxes,
+    efdm,
+    image_pairs,
+    mixed_feature_loss,
+    mixed_label_loss,
+    mixstyle,
+    mixup,
+    partners_within,
+    patch_mix,
+    positive_parameter,
+    stacked_pairs,
+    style_partners,
+)
+from gcdbench.ops.pair_losses import (
+    agreement_loss,
+    margin_cross_entropy,
+    pairwise_cross_entropy,
+    positive_partners,
+    same_top_dimensions,
+    with_label_pairs,
+)
+from gcdbench.ops.precision import full_precision
+from gcdbench.ops.random import draw_beta, draw_integers, draw_permutation, draw_uniform, seeded
+from gcdbench.ops.transport import balanced_targets, sinkhorn, unbalanced_transport
+from gcdbench.ops.universal_adaptation import (
+    Detection,
+    adaptive_filling,
+    detect_common,
+    nearest_neighbours,
+    private_class_loss,
+)
+from gcdbench.training.method import (
+    Batch,
+    Clock,
+    EpochPlan,
+    FitContext,
+    Method,
+    Model,
+    PoolFeatures,
+    Step,
+    Task,
+    Technique,
+)
+
+__all__ = [
+    "UNLABELLED",
+    "Backbone",
+    "Batch",
+    "Clock",
+    "CosineClassifier",
+    "CosineCritic",
+    "Detection",
+    "Encoded",
+    "EpochPlan",
+    "FitContext",
+    "GCDHead",
+    "MLPCritic",
+    "Method",
+    "Model",
+    "MultiHeadPrototypes",
+    "Patches",
+    "PoolFeatures",
+    "ProjectionHead",
+    "Prototypes",
+    "Recording",
+    "Ring",
+    "Step",
+    "Task",
+    "Technique",
+    "Tokens",
+    "adaptive_filling",
+    "agreement_loss",
+    "assign",
+    "attention_share",
+    "balanced_targets",
+    "cross_entropy_on",
+    "cutmix",
+    "cutmix_boxes",
+    "detect_common",
+    "draw_beta",
+    "draw_integers",
+    "draw_permutation",
+    "draw_uniform",
+    "efdm",
+    "full_precision",
+    "image_pairs",
+    "info_nce",
+    "js_mutual_information",
+    "margin_cross_entropy",
+    "mean_entropy_deficit",
+    "mean_or_zero",
+    "minimum_class_confusion",
+    "mixed_feature_loss",
+    "mixed_label_loss",
+    "mixstyle",
+    "mixup",
+    "nearest_neighbours",
+    "nuclear_discrepancy",
+    "pairwise_cross_entropy",
+    "parametric_terms",
+    "partners_within",
+    "patch_mix",
+    "positive_parameter",
+    "positive_partners",
+    "private_class_loss",
+    "ramp_up",
+    "reverse_gradient",
+    "same_top_dimensions",
+    "seeded",
+    "self_distillation",
+    "semi_supervised_kmeans",
+    "sinkhorn",
+    "smoothed_cross_entropy",
+    "soft_cross_entropy",
+    "stacked_pairs",
+    "style_partners",
+    "sup_con",
+    "teacher_temperature",
+    "unbalanced_transport",
+    "unit_rows_",
+    "warm_start",
+    "with_label_pairs",
+]

@@ -1,0 +1,40 @@
+"""Leaderboards in all formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gcdbench.core.files import write_atomically
+from gcdbench.report.collect import Collection
+from gcdbench.report.formats import markdown as text
+from gcdbench.report.formats.latex import latex
+from gcdbench.report.leaderboard import Board, make
+
+FORMATS: dict[str, Callable[[Board], str]] = {
+    "md": text.markdown,
+    "csv": text.csv,
+    "latex": latex,
+    "json": text.as_json,
+}
+SUFFIXES = {"latex": "tex"}
+
+
+def write_all(board: Board, folder: Path) -> list[Path]:
+    """Write a leaderboard in all formats and return the paths."""
+    paths = []
+    for name, render in FORMATS.items():
+        path = folder / f"{board.suite}.{SUFFIXES.get(name, name)}"
+        write_atomically(path, render(board).encode())
+        paths.append(path)
+    return paths
+
+
+def to_csv(collection: Collection) -> str:
+    """Return the leaderboard as CSV."""
+    return text.csv(make(collection, ""))
+
+
+def to_markdown(collection: Collection, suite: str) -> str:
+    """Return the leaderboard as Markdown."""
+    return text.markdown(make(collection, suite))

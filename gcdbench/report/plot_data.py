@@ -1,0 +1,121 @@
+"""What plots show, as tables: the same for figures in print and on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from gcdbench.report import statistics
+from gcdbench.report.collect import percent
+from gcdbench.report.leaderboard import Board
+
+# where an image can end up; with protocol v2 the shares add up to one
+OUTCOMES = {
+    "all": "right",
+    "old_to_wrong_old": "old → another old",
+    "old_to_new": "old → new",
+    "new_to_old": "new → old",
+    "new_to_wrong_new": "new → another new",
+}
+
+
+class Drop(NamedTuple):
+    """All on source and shifted images, mean and deviation over seeds, in percent."""
+
+    dataset: str
+    method: str
+    source: float
+    source_std: float
+    shifted: float
+    shifted_std: float
+
+
+def drops(board: Board) -> list[Drop]:
+    """Return what the shift costs each method on each dataset."""
+    found: dict[tuple[str, Any, str], tuple[float, float]] = {}
+    for role in ("source", "shifted"):
+        scores = statistics.scores(board.collection.table, role=role)
+        for dataset, group in scores.groupby(level="dataset"):
+            for method in group.columns:
+                seeds = group[method].dropna()
+                if len(seeds):
+                    found[role, dataset, method] = float(seeds.mean()), float(seeds.std())
+    return [
+        Drop(dataset, method, *found["source", dataset, method], *found["shifted", dataset, method])
+        for dataset in board.collection.datasets
+        for method in board.rows
+        if ("source", dataset, method) in found and ("shifted", dataset, method) in found
+    ]
+
+
+def outcomes(board: Board) -> pd.DataFrame:
+    """Return where images end up: percent per role, method and outcome, over datasets and seeds."""
+    rows = []
+    for record in board.collection.records:
+        for name, scores in record["sets"].items():
+            if "/" in name or scores["role"] == "unseen":
+                continue
+            rows.append(_outcome_row(record, scores, scores["role"]))
+        if "corrupted" in record["summary"]:
+            rows.append(_outcome_row(record, record["summary"]["corrupted"], "shifted"))
+    table = pd.DataFrame(rows, columns=["dataset", "method", "role", *OUTCOMES])
+    by_dataset = table.groupby(["role", "method", "dataset"], sort=False).mean()
+    return by_dataset.groupby(["role", "method"], sort=False).mean()
+
+
+def _outcome_row(
+    record: Mapping[str, Any], scores: Mapping[str, Any], role: str
+) -> tuple[str | float, ...]:
+    shares = [percent(scores.get(outcome)) for outcome in OUTCOMES]
+    return record["dataset"], record["method"], role, *shares
+
+
+def corruptions(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return All in percent per method, corruption and severity, over datasets and seeds."""
+    rows = []
+    for record in records:
+        for name, scores in record["sets"].items():
+            corruption, slash, severity = name.partition("/")
+            if slash:
+                key = (record["dataset"], record["method"], corruption, int(severity))
+                rows.append((*key, percent(scores["all"])))
+    columns = ["dataset", "method", "corruption", "severity", "accuracy"]
+    table = pd.DataFrame(rows, columns=columns)
+    by_dataset = table.groupby(columns[:-1], sort=False)["accuracy"].mean()
+    return by_dataset.groupby(columns[1:-1], sort=False).mean().reset_index()
+
+
+def losses(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return the sum of the loss terms per dataset, method, seed and epoch (counted from 1)."""
+    rows = [
+        (r["dataset"], r["method"], r["seed"], row["epoch"] + 1, _sum(row["terms"]))
+        for r in records
+        for row in r["curve"]
+    ]
+    return pd.DataFrame(rows, columns=["dataset", "method", "seed", "epoch", "loss"])
+
+
+def learning(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return All in percent per dataset, method, seed, role and epoch, the last one included."""
+    rows = []
+    for record in records:
+        if not any("sets" in row for row in record["curve"]):
+            continue
+        key = (record["dataset"], record["method"], record["seed"])
+        roles = {name: scores["role"] for name, scores in record["sets"].items()}
+        measured = [(row["epoch"] + 1, row["sets"]) for row in record["curve"] if "sets" in row]
+        for epoch, sets in [*measured, (len(record["curve"]), record["sets"])]:
+            for name, scores in sets.items():
+                if roles.get(name) in ("source", "shifted"):
+                    rows.append((*key, roles[name], epoch, percent(scores["all"])))
+    columns = ["dataset", "method", "seed", "role", "epoch", "accuracy"]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.groupby(columns[:-1], sort=False)["accuracy"].mean().reset_index()
+
+
+def _sum(terms: Mapping[str, float | None]) -> float:
+    values = [math.nan if value is None else value for value in terms.values()]
+    return math.fsum(values)

@@ -1,0 +1,169 @@
+"""Frozen features on disk, shared by all processes that run cells with the same images and trunk.
+
+Features of a list of images lie in one file without a header, which is mapped into memory. An index
+beside it holds the checksum of every chunk that is whole: a chunk without one, or with another, is
+computed and written again, so an interrupted run goes on where it was. The name of both is a hash
+of all that can change a bit of the features, so a file never has to be invalidated.
+
+What is written stays until it is deleted by hand. If the files would take more than the budget, of
+a new list the first chunks that fit are written, and the others are computed at every use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from math import prod
+from pathlib import Path
+
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor
+
+from gcdbench.core.files import write_atomically
+from gcdbench.experiment.key import code_of
+from gcdbench.training.frozen_features import FeatureRequest, digest
+
+FORMAT = 1
+GB = 10**9
+log = logging.getLogger(__name__)
+
+
+class FeatureCache:
+    """Features in a folder, of at most ``budget`` bytes."""
+
+    def __init__(self, folder: Path, budget: int) -> None:
+        self.folder = folder
+        self.budget = budget
+
+    def get(self, request: FeatureRequest, *, at_least: int) -> Tensor | None:
+        """Return the features of the first chunks that fit, computing those that are not there.
+
+        None if fewer fit than that, or if the disk cannot be written.
+        """
+        name = digest(FORMAT, *request.key, request.dtype, request.sizes, request.stamps(), _code())
+        file = FeatureFile(self.folder / f"{name[:32]}.tokens", request)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with file.alone():
+                chunks = self._reserve(file, at_least)
+                return file.fill(chunks) if chunks >= at_least else None
+        except OSError as error:
+            log.warning(
+                "%s: frozen features of %s cannot be kept there (%s) and are computed when needed",
+                *(self.folder, request.title, error.strerror or error),
+            )
+            return None
+
+    def _reserve(self, file: FeatureFile, at_least: int) -> int:
+        """Say what will be written and what is left out, and give the file its size."""
+        request = file.request
+        with FileLock(self.folder / "lock"):
+            others = sum(p.stat().st_size for p in self.folder.glob("*.tokens") if p != file.path)
+            size = file.size
+            chunks = request.fitting(max(self.budget - others, size))
+            number = sum(request.sizes[:chunks])
+            if chunks < len(request.sizes):
+                log.warning(
+                    "%s has no room for %s of the frozen features of %s: --cache-gb %.2f would do",
+                    *(self.folder, "all" if chunks >= at_least else "any", request.title),
+                    (others + sum(request.sizes) * request.bytes_per_image) / GB + 0.005,
+                )
+            if chunks < at_least:
+                return 0
+            new = number * request.bytes_per_image - size
+            free = shutil.disk_usage(self.folder).free
+            if new > free:
+                raise OSError(f"{new / GB:.2f} GB are needed and {free / GB:.2f} GB are free")
+            if new > 0:
+                text = "writing frozen features of %s, %.2f GB, to %s"
+                log.info(text, request.title, new / GB, file.path)
+            with file.path.open("ab") as opened:
+                opened.truncate(number * request.bytes_per_image)
+        return chunks
+
+
+class FeatureFile:
+    """The features of one list and the index beside them."""
+
+    def __init__(self, path: Path, request: FeatureRequest) -> None:
+        self.path = path
+        self.request = request
+        self.index = path.with_suffix(".json")
+
+    @property
+    def size(self) -> int:
+        """Bytes that the features have or will have."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def fill(self, chunks: int) -> Tensor:
+        """Compute the chunks that are not there or damaged, and return all of them."""
+        request, noted = self.request, self._noted(chunks)
+        bad = list(self._bad(noted))
+        if damaged := sum(bool(noted[number]) for number in bad):
+            text = "%s: %d of %d parts are damaged and are computed again"
+            log.warning(text, self.path, damaged, chunks)
+        for number, chunk in zip(bad, request.compute(bad), strict=True):
+            data = chunk.contiguous().numpy().tobytes()
+            with self.path.open("r+b") as file:
+                file.seek(self._start(number))
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            # a grey square in the place of an image that could not be read is for this run only
+            noted[number] = hashlib.sha256(data).hexdigest() if request.complete() else ""
+            facts = {"title": request.title, "checksums": noted}
+            write_atomically(self.index, json.dumps(facts).encode())
+        number = sum(request.sizes[:chunks])
+        # a private mapping: what one process does to it is not seen by the others
+        features = torch.from_file(
+            str(self.path), shared=False, size=number * prod(request.shape), dtype=request.dtype
+        )
+        return features.view(number, *request.shape)
+
+    def _noted(self, chunks: int) -> list[str]:
+        """Return the checksums of the first chunks, empty for those that were never written."""
+        try:
+            noted = list(json.loads(self.index.read_text(encoding="utf-8"))["checksums"])
+        except (OSError, ValueError, KeyError, TypeError):
+            noted = []
+        return (noted + [""] * chunks)[:chunks]
+
+    def _bad(self, noted: list[str]) -> Iterator[int]:
+        """Yield the numbers of the chunks that are not what was noted."""
+        with self.path.open("rb") as file:
+            for number, checksum in enumerate(noted):
+                file.seek(self._start(number))
+                size = self.request.sizes[number] * self.request.bytes_per_image
+                if not checksum or hashlib.sha256(file.read(size)).hexdigest() != checksum:
+                    yield number
+
+    def _start(self, chunk: int) -> int:
+        return sum(self.request.sizes[:chunk]) * self.request.bytes_per_image
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the file while it is checked and filled."""
+        lock = FileLock(self.path.with_suffix(".lock"))
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            text = "waiting for the frozen features of %s, which another process computes"
+            log.info(text, self.request.title)
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+@cache
+def _code() -> str:
+    """Return a hash of the code that makes pixels and frozen features."""
+    return code_of("training/evaluator.py", "nn/load.py", "data/corrupted.py")

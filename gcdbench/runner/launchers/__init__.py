@@ -1,0 +1,71 @@
+"""Ways to run cells: one after the other, several at a time, on several processes, on a cluster.
+
+A launcher is a class without arguments whose ``run`` takes cells and options and returns what
+became of the cells. Third parties add theirs by the entry-point group ``gcdbench.launchers``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Sequence
+from typing import Protocol
+
+from gcdbench.errors import UserError, unknown
+from gcdbench.experiment.outcome import Outcome
+from gcdbench.experiment.plan import Cell
+from gcdbench.runner.options import RunOptions
+
+GROUP = "gcdbench.launchers"
+# name -> where the class is; it is imported when it is used
+LAUNCHERS = {
+    "local": "gcdbench.runner.launchers.local:LocalLauncher",
+    "pool": "gcdbench.runner.launchers.pool:PoolLauncher",
+    "multiprocess": "gcdbench.runner.launchers.multiprocess:MultiProcessLauncher",
+    "slurm": "gcdbench.runner.launchers.slurm:SlurmLauncher",
+}
+
+
+class Launcher(Protocol):
+    """Runs cells somewhere."""
+
+    def run(self, cells: Sequence[Cell], options: RunOptions) -> Outcome:
+        """Run the cells that have no record, or hand them to a scheduler; return the outcome."""
+
+
+def launcher_names() -> list[str]:
+    """Return the names of all launchers, those of installed packages included."""
+    return sorted({*LAUNCHERS, *(point.name for point in _entry_points())})
+
+
+def get_launcher(name: str) -> Launcher:
+    """Return the launcher of a name."""
+    if name in LAUNCHERS:
+        module, _, attribute = LAUNCHERS[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)()
+    for point in _entry_points():
+        if point.name == name:
+            try:
+                return point.load()()
+            except Exception as error:  # a third party's package may fail in any way
+                raise UserError(
+                    f"--launcher {name}: {point.value} cannot be loaded "
+                    f"({type(error).__name__}: {error})"
+                ) from error
+    raise unknown("launcher", name, launcher_names())
+
+
+def choose_launcher(options: RunOptions) -> str:
+    """Return the name of the launcher that the options ask for."""
+    from gcdbench.runner.options import worker_slots
+    from gcdbench.runner.process_group import is_torchrun_worker
+
+    if options.launcher != "auto":
+        return options.launcher
+    if options.processes > 1 or is_torchrun_worker():
+        return "multiprocess"
+    return "pool" if len(worker_slots(options.device, options.jobs)) > 1 else "local"
+
+
+def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
+    return tuple(importlib.metadata.entry_points(group=GROUP))

@@ -1,0 +1,1 @@
+"""The science of a cell: model, loader, loop, evaluation."""

@@ -1,0 +1,100 @@
+"""From a cell to what trains and scores it: problem, batches, model, features.
+
+Everything that chooses between loaders, banks, models and evaluators is here, and so it is part of
+the cell's key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gcdbench.data.problem import Problem
+from gcdbench.experiment.plan import Cell
+from gcdbench.nn.backbone import Backbone
+from gcdbench.nn.load import load_backbone
+from gcdbench.nn.parallel import ProcessGroup
+from gcdbench.training.compose import Composed, compose
+from gcdbench.training.evaluator import PoolEncoder, make_fit_context
+from gcdbench.training.frozen_features import BankedLoader, FeatureStore, Trunk, weights_digest
+from gcdbench.training.loader import Loader
+from gcdbench.training.method import FitContext, Task
+from gcdbench.training.num_classes import assumed_classes
+from gcdbench.training.sharded_loader import ShardedLoader
+from gcdbench.training.trainer import Batches
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """All parts of a cell, ready to be trained."""
+
+    problem: Problem
+    loader: Loader  # serves images
+    batches: Batches  # what the training loop draws from
+    model: Composed
+    encoder: PoolEncoder
+    context: FitContext
+    pretrained: str  # hash of the backbone's weights as they were loaded
+
+
+def assemble(
+    cell: Cell,
+    *,
+    device: torch.device,
+    group: ProcessGroup,
+    store: FeatureStore,
+    workers: int = 0,
+    strict: bool = False,
+) -> Assembly:
+    """Build the parts of a cell; frozen features are taken from the store as far as it has them."""
+    problem, config = cell.problem(), cell.train
+    backbone = load_backbone(cell.backbone).to(device)
+    pretrained = weights_digest(backbone)
+    loader = make_loader(cell, backbone.image_size, workers=workers, strict=strict)
+    trunk = Trunk(backbone, device, owner=cell.key)
+
+    def encoder_of(backbone: Backbone) -> PoolEncoder:
+        parts = (problem, loader, backbone, device, store)
+        return PoolEncoder(*parts, trunk_key=trunk.key, precision=config.eval_tokens)
+
+    features = encoder_of(backbone).compute_features
+    number = assumed_classes(cell.task, problem, compute_features=features, seed=cell.seed)
+    model = make_model(cell, loader, backbone, num_classes=number).to(device)
+    batches: Batches = loader
+    if config.view_bank and model.cache_depth != "images":
+        key = trunk.key(model.backbone)  # a method may have changed what was loaded
+        bank = (model.cache_depth, config.view_bank, store, key, device)
+        batches = BankedLoader(loader, model.backbone, *bank)
+    elif group.size > 1:
+        batches = ShardedLoader(loader, group, device)
+    model.backbone.group = group
+    encoder = encoder_of(model.backbone)
+    context = make_fit_context(encoder, cell.seed)
+    return Assembly(problem, loader, batches, model, encoder, context, pretrained)
+
+
+def make_loader(cell: Cell, size: int, *, workers: int = 0, strict: bool = False) -> Loader:
+    """Return what serves a cell's images, in squares of ``size`` pixels."""
+    return Loader(
+        cell.problem(),
+        size=size,
+        batch_size=cell.train.batch_size,
+        seed=cell.seed,
+        workers=workers,
+        draws_per_epoch=cell.train.draws_per_epoch,
+        strict=strict,
+    )
+
+
+def make_model(cell: Cell, loader: Loader, backbone: Backbone, *, num_classes: int) -> Composed:
+    """Return a cell's model before training; ``num_classes`` is passed to the method."""
+    task = Task(
+        num_classes=num_classes,
+        num_old=cell.problem().num_old,
+        labels=loader.labels,
+        epochs=cell.train.epochs,
+        steps_per_epoch=loader.steps_per_epoch,
+        seed=cell.seed,
+    )
+    return compose(cell.spec, cell.settings()["config"], task, backbone)

@@ -1,0 +1,155 @@
+"""Features of all images, and predictions and scores of those that are evaluated."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gcdbench.data.problem import Problem
+from gcdbench.nn.backbone import Backbone, Patches, Tokens
+from gcdbench.ops.losses import UNLABELLED
+from gcdbench.ops.random import seeded
+from gcdbench.training.compose import Composed
+from gcdbench.training.frozen_features import (
+    CHUNK,
+    FeatureRequest,
+    FeatureStore,
+    digest,
+    pack,
+    packed_shape,
+    stamps,
+    unpack,
+)
+from gcdbench.training.loader import Loader
+from gcdbench.training.method import FitContext, PoolFeatures
+from gcdbench.training.scores import Scores, score_predictions
+
+
+class PoolEncoder:
+    """Computes features of all images of a problem under the current weights, once per change.
+
+    ``trunk_key`` returns the key under which a backbone's frozen features are kept; ``precision``
+    is that of the frozen features, whether they are kept or not.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        loader: Loader,
+        backbone: Backbone,
+        device: torch.device,
+        store: FeatureStore,
+        trunk_key: Callable[[Backbone], str],
+        precision: str = "float32",
+    ) -> None:
+        self.loader = loader
+        self.backbone = backbone
+        self.device = device
+        self.store = store
+        evaluated = [s.rows for s in problem.sets.values()]
+        self.rows = np.unique(np.concatenate([problem.pool, *evaluated]))
+        self.query_rows = np.unique(np.concatenate(evaluated))
+        self._parts = np.split(self.rows, range(CHUNK, len(self.rows), CHUNK))
+        images = problem.images
+        self.trunk_key = trunk_key
+        self._request = FeatureRequest(
+            title=f"{len(self.rows):,} evaluation images of {problem.name}",
+            key=("centre crop", precision, digest(*(images.ids[r] for r in self.rows))),
+            sizes=tuple(map(len, self._parts)),
+            shape=packed_shape(backbone, device, "tokens"),
+            dtype=getattr(torch, precision),
+            compute=self._compute,
+            stamps=lambda: stamps(images, self.rows),
+            complete=lambda: not loader.unreadable,
+        )
+        self._positions = {
+            "labelled": self._find(problem.labelled),
+            "unlabelled": self._find(problem.unlabelled),
+            "queries": self._find(self.query_rows),
+        }
+        labels = torch.full((len(self.rows),), UNLABELLED)
+        labels[self._positions["labelled"]] = torch.from_numpy(problem.labels[problem.labelled])
+        self._labels = labels.to(device)
+        self._features: PoolFeatures | None = None
+
+    @property
+    def request(self) -> FeatureRequest:
+        """What is asked of the store, under the key of the backbone as it is now."""
+        key = (*self._request.key, self.trunk_key(self.backbone))
+        return replace(self._request, key=key)
+
+    def forget(self) -> None:
+        """Drop the features: the weights have changed."""
+        self._features = None
+
+    @torch.no_grad()
+    def compute_features(self) -> PoolFeatures:
+        """Return the features under the current weights."""
+        if self._features is None:
+            encoded = [self.backbone(tokens) for tokens in self._trunk()]
+            taps = {
+                block: torch.cat([e.taps[block] for e in encoded])
+                for block in sorted(self.backbone.tapped)
+            }
+            positions = {k: v.to(self.device) for k, v in self._positions.items()}
+            features = torch.cat([e.cls for e in encoded])
+            self._features = PoolFeatures(features, taps, self._labels, **positions)
+        return self._features
+
+    def _trunk(self) -> Iterator[Tokens | Patches]:
+        """Yield the trunk's output for all images, from the store as far as it holds them."""
+        request = self.request
+        kept = self.store.get(request)
+        there = sum(end <= len(kept) for end in request.ends)
+        rest = self._compute(range(there, len(self._parts)))
+        for packed in itertools.chain(kept.split(CHUNK), rest):
+            yield unpack(self.backbone, packed.to(self.device).float(), "tokens")
+
+    def _compute(self, chunks: Sequence[int]) -> Iterator[Tensor]:
+        """Yield the packed features of chunks of images."""
+        for images in self.loader.serve([(self._parts[chunk], None) for chunk in chunks]):
+            packed = pack(self.backbone, images.to(self.device).float() / 255, "tokens")
+            yield packed.to(self._request.dtype).cpu()
+
+    def _find(self, rows: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.searchsorted(self.rows, rows))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of every evaluation set, and the predictions that they are computed from."""
+
+    scores: Scores
+    predictions: dict[str, np.ndarray]  # set -> predicted cluster of its images, in order
+
+
+def make_fit_context(encoder: PoolEncoder, seed: int) -> FitContext:
+    """Return what a method may ask for outside of its step."""
+
+    def generator(*purpose: object) -> torch.Generator:
+        return seeded(seed, *purpose)
+
+    return FitContext(encoder.compute_features, generator)
+
+
+@torch.no_grad()
+def evaluate(
+    model: Composed, problem: Problem, encoder: PoolEncoder, context: FitContext
+) -> Evaluation:
+    """Predict all query images and score each evaluation set with an assignment of its own."""
+    model.eval()
+    predicted = model.predict(encoder.compute_features(), context).cpu().numpy()
+    if predicted.shape != encoder.query_rows.shape:
+        raise ValueError(
+            f"predict returned {predicted.shape} values for {len(encoder.query_rows)} queries"
+        )
+    predictions = {
+        name: predicted[np.searchsorted(encoder.query_rows, one.rows)].astype(np.int32)
+        for name, one in problem.sets.items()
+    }
+    return Evaluation(score_predictions(predictions, problem), predictions)

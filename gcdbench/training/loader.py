@@ -1,0 +1,216 @@
+"""From rows of a problem to batches of views.
+
+All random numbers (which images, which crops, which flips) are drawn in the main process from a
+generator of the seed and the epoch. So batches do not depend on the number of workers, and a
+resumed run sees the same ones as an uninterrupted run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from gcdbench.data.images import Images, Unreadable
+from gcdbench.data.pixel_cache import PixelCache
+from gcdbench.data.problem import Problem
+from gcdbench.data.views import Views
+from gcdbench.errors import UserError
+from gcdbench.training.method import Batch, seeded
+
+MEMORY_BUDGET = 1 << 30  # resized images are kept in memory if all of them fit into these bytes
+BLANK = 127  # grey level of an image that cannot be read
+log = logging.getLogger(__name__)
+
+Request = tuple[np.ndarray, np.ndarray | None]  # rows (b,), draws (V, b, numbers) or centre crops
+Failure = tuple[int, str, str]  # position in the request, place of the image, reason
+
+
+class Resized(Dataset):
+    """Resized images by row; asked for a batch of rows, it returns stacked views as bytes."""
+
+    def __init__(self, images: Images, views: Views, *, sharers: int = 1) -> None:
+        self.images = images
+        self.views = views
+        fits = len(images) * 3 * views.resized**2 <= MEMORY_BUDGET / sharers
+        self._kept: dict[int, np.ndarray] | None = {} if fits else None
+
+    def read(self, row: int) -> np.ndarray:
+        """Return one resized image (h, w, 3)."""
+        if self._kept is None:
+            return self.images.resized(row, self.views.resized)
+        if row not in self._kept:
+            self._kept[row] = self.images.resized(row, self.views.resized)
+        return self._kept[row]
+
+    def __getitem__(self, request: Request) -> tuple[Tensor, list[Failure]]:
+        rows, draws = request
+        images, failures = [], []
+        for position, row in enumerate(rows.tolist()):
+            try:
+                images.append(self.read(row))
+            except Unreadable as error:
+                failures.append((position, error.place, error.reason))
+                side = self.views.resized
+                images.append(np.full((side, side, 3), BLANK, dtype=np.uint8))
+        if draws is None:
+            stack = [self.views.test(image) for image in images]
+        else:
+            stack = [
+                self.views.train(image, draws[view, position])
+                for view in range(len(draws))
+                for position, image in enumerate(images)
+            ]
+        return torch.from_numpy(np.stack(stack)).permute(0, 3, 1, 2), failures
+
+
+class Loader:
+    """Serves training batches and evaluation sweeps of one problem.
+
+    An image that cannot be read is named once; in training another one of the batch takes its
+    place, in an evaluation it is a grey square. ``strict`` makes it an error. ``cache`` is a folder
+    for resized images (0.3 MB each at 256 pixels), by default that of GCDBENCH_CACHE.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        size: int,
+        batch_size: int,
+        num_views: int = 2,
+        seed: int = 0,
+        workers: int = 0,
+        draws_per_epoch: int | None = None,
+        strict: bool = False,
+        cache: Path | None = None,
+    ) -> None:
+        self.pool = problem.pool
+        self.labels = torch.from_numpy(problem.visible_labels)
+        self.batch_size = min(batch_size, len(self.pool))
+        self.num_views = num_views
+        self.seed = seed
+        self.workers = workers
+        self.strict = strict
+        self.steps_per_epoch = max((draws_per_epoch or len(self.pool)) // self.batch_size, 1)
+        images, folder = problem.images, cache or os.environ.get("GCDBENCH_CACHE")
+        if folder:
+            images = images.cached(PixelCache(Path(folder)))
+        self.images = Resized(images, Views(size, problem.augment), sharers=max(workers, 1))
+        self.unreadable: dict[str, str] = {}  # place -> reason
+        self._queue = _Queue()
+        self._service: DataLoader | None = None
+
+    @property
+    def numbers(self) -> int:
+        """How many random numbers a training view takes."""
+        return self.images.views.numbers
+
+    def draws(self, epoch: int, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw an epoch: pool positions (steps, B), numbers in [0, 1) (steps, V, B, numbers)."""
+        generator = seeded(self.seed, "batches", epoch)
+        drawn = draw(weights, self.steps_per_epoch * self.batch_size, generator)
+        shape = (self.steps_per_epoch, self.num_views, self.batch_size, self.numbers)
+        crops = torch.rand(shape, generator=generator)
+        return drawn.view(self.steps_per_epoch, self.batch_size), crops
+
+    def epoch(self, epoch: int, weights: Tensor) -> Iterator[Batch]:
+        """Yield the batches of an epoch: images drawn with replacement by their weights."""
+        index, crops = self.draws(epoch, weights)
+        requests = [(self.pool[i], u) for i, u in zip(index.numpy(), crops.numpy(), strict=True)]
+        for i, (views, failures) in zip(index, self.answer(requests), strict=True):
+            views = views.unflatten(0, (self.num_views, -1))
+            if failures:
+                rows = substitutes(len(i), [position for position, *_ in failures])
+                views, i = views[:, rows], i[rows]
+            yield Batch(views, self.labels[i], i)
+
+    def sweep(self, rows: np.ndarray, batch_size: int = 256) -> Iterator[Tensor]:
+        """Yield centre crops (b, 3, H, W) of the given rows, in order, as bytes."""
+        cuts = range(batch_size, len(rows), batch_size)
+        yield from self.serve([(part, None) for part in np.split(rows, cuts)])
+
+    def serve(self, requests: Sequence[Request]) -> Iterator[Tensor]:
+        """Yield the views (V*b, 3, H, W) of each request: rows, and draws (V, b, numbers)."""
+        for views, _ in self.answer(requests):
+            yield views
+
+    def answer(self, requests: Sequence[Request]) -> Iterator[tuple[Tensor, list[Failure]]]:
+        """Yield the views of each request as ``serve`` does, and what of it cannot be read."""
+        if self._queue.busy:  # the workers that stay cannot answer two lists in turns
+            yield from self._answers(self._start(requests))
+            return
+        if self._service is None:
+            self._service = self._start(self._queue, persistent=self.workers > 0)
+        with self._queue.holding(requests):
+            yield from self._answers(self._service)
+
+    def _start(self, requests: Any, *, persistent: bool = False) -> DataLoader:
+        return DataLoader(
+            self.images,
+            sampler=requests,
+            batch_size=None,
+            num_workers=self.workers,
+            persistent_workers=persistent,
+            pin_memory=torch.cuda.is_available(),
+            generator=seeded(self.seed, "workers"),
+        )
+
+    def _answers(self, service: DataLoader) -> Iterator[tuple[Tensor, list[Failure]]]:
+        for views, failures in service:
+            for _, place, reason in failures:
+                if self.strict:
+                    raise Unreadable(place, reason)
+                if place not in self.unreadable:
+                    self.unreadable[place] = reason
+                    log.warning("%s: cannot be read and is passed over (%s)", place, reason)
+            yield views, failures
+
+
+class _Queue:
+    """The list of requests that the workers which stay answer next."""
+
+    def __init__(self) -> None:
+        self.requests: Sequence[Request] = ()
+        self.busy = False
+
+    @contextmanager
+    def holding(self, requests: Sequence[Request]) -> Iterator[None]:
+        """Hold a list while it is answered."""
+        self.requests, self.busy = requests, True
+        try:
+            yield
+        finally:
+            self.requests, self.busy = (), False
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self.requests)
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+
+def substitutes(number: int, unreadable: list[int]) -> Tensor:
+    """Return for each position the next one, cyclically, that can be read.
+
+    >>> substitutes(4, [1, 3])
+    tensor([0, 2, 2, 0])
+    """
+    bad = set(unreadable)
+    if len(bad) == number:
+        raise UserError(f"none of the {number} images of a batch can be read")
+    good = np.array([i for i in range(number) if i not in bad])
+    return torch.from_numpy(good[np.searchsorted(good, np.arange(number)) % len(good)])
+
+
+def draw(weights: Tensor, number: int, generator: torch.Generator) -> Tensor:
+    """Draw positions with replacement, with probability proportional to their weights."""
+    return torch.multinomial(weights, number, replacement=True, generator=generator)

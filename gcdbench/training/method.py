@@ -1,0 +1,318 @@
+"""The contract between the benchmark and its plug-ins: methods and techniques.
+
+A method file defines one class derived from ``Method``; a technique file one derived from
+``Technique``. Both are ``nn.Module``s, and whatever they remember is a parameter or a buffer, so
+that a run can be resumed. They see batches (``Batch``) that carry visible labels only: neither the
+labels of unlabelled images nor any image's domain, so hidden information cannot leak by accident.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gcdbench.nn.backbone import Backbone, Encoded, Patches, Recording, Tokens
+from gcdbench.ops.losses import UNLABELLED
+from gcdbench.ops.random import seeded
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method may know about the problem before it starts."""
+
+    num_classes: int  # old and new together; assumed to be known, as in the field's protocol
+    num_old: int  # classes 0..num_old-1 have labelled images
+    labels: Tensor  # (n,) of the training pool, UNLABELLED where hidden
+    epochs: int
+    steps_per_epoch: int
+    seed: int
+
+    @property
+    def num_new(self) -> int:
+        """Number of classes without labels."""
+        return self.num_classes - self.num_old
+
+    @property
+    def num_labelled(self) -> int:
+        """Number of labelled images in the training pool."""
+        return int((self.labels != UNLABELLED).sum())
+
+    @property
+    def num_unlabelled(self) -> int:
+        """Number of unlabelled images in the training pool."""
+        return len(self.labels) - self.num_labelled
+
+    def generator(self, *purpose: object) -> torch.Generator:
+        """Return a generator for a purpose, for example the initialisation of a head."""
+        return seeded(self.seed, *purpose)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where training stands; the only source of randomness inside a step."""
+
+    epoch: int
+    step: int  # counted over the whole run
+    epochs: int
+    steps_per_epoch: int
+    seed: int
+
+    def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
+        """Return a generator for this step and purpose: the same after a resume as without one."""
+        return seeded(self.seed, self.step, purpose, device=device)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images of one step: V views of B images, view-major wherever they are stacked."""
+
+    views: Tensor | Patches | Tokens  # (V, B, 3, H, W) in [0, 1], or V*B views computed before
+    labels: Tensor  # (B,), UNLABELLED where hidden
+    index: Tensor  # (B,), position in the training pool
+    targets: Tensor | None = None  # (B, K) soft labels of labelled rows that were mixed
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def labelled(self) -> Tensor:
+        """Mask (B,) of the rows whose label is visible."""
+        return self.labels != UNLABELLED
+
+    @property
+    def images(self) -> Tensor | Patches | Tokens:
+        """All views stacked, V*B rows: first all first views, then all second ones."""
+        return self.views.flatten(0, 1) if isinstance(self.views, Tensor) else self.views
+
+    @property
+    def num_views(self) -> int:
+        """Number of views of every image."""
+        return len(self.images) // max(len(self), 1)
+
+    @property
+    def order(self) -> Tensor:
+        """Rows (B,) by their place in the pool: draws along it ignore the order of the batch."""
+        return self.index.argsort(stable=True)
+
+    def per_view(self, rows: Tensor) -> Tensor:
+        """Repeat a per-image tensor (B, ...) for every view: (V*B, ...)."""
+        return rows.repeat(self.num_views, *[1] * (rows.ndim - 1))
+
+    def blended(
+        self, views: Sequence[Tensor], partners: Tensor, share: Tensor, num_classes: int
+    ) -> Batch:
+        """Return the batch of mixed images: ``share`` (B,) of each row, the rest of its partner.
+
+        Labelled rows get soft targets; label and index are those of the image with the larger
+        share.
+        """
+        own = share >= 0.5
+        one_hot = F.one_hot(self.labels.clamp(min=0), num_classes).to(share.dtype)
+        targets = one_hot if self.targets is None else self.targets
+        return replace(
+            self,
+            views=torch.stack(list(views)),
+            labels=torch.where(own, self.labels, self.labels[partners]),
+            index=torch.where(own, self.index, self.index[partners]),
+            targets=share[:, None] * targets + (1 - share)[:, None] * targets[partners],
+        )
+
+    def to(self, device: torch.device) -> Batch:
+        """Move to a device, turning stored bytes into numbers between 0 and 1."""
+        views = self.views.to(device)
+        if isinstance(views, Tensor) and views.dtype == torch.uint8:
+            views = views.float().div_(255)
+        return replace(
+            self,
+            views=views,
+            labels=self.labels.to(device, non_blocking=True),
+            index=self.index.to(device, non_blocking=True),
+        )
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a method made of a batch."""
+
+    terms: dict[str, Tensor]  # named, already weighted; the loss is their sum
+    features: Tensor  # (V*B, d)
+    logits: Tensor | None = None  # (V*B, K), scaled so that softmax is the posterior
+    per_sample: Tensor | None = None  # (B,) loss of each image where the method can tell
+    recording: Recording = field(default_factory=Recording)  # if a technique requires attention
+    embeddings: Tensor | None = None  # (V*B, e) where ``after_step`` remembers them
+
+    @property
+    def loss(self) -> Tensor:
+        """Sum of the terms."""
+        return torch.stack([term.float() for term in self.terms.values()]).sum()
+
+
+@dataclass(frozen=True)
+class PoolFeatures:
+    """Eval-mode features of all images that matter, with the visible labels."""
+
+    features: Tensor  # (n, d)
+    taps: dict[int, Tensor]  # block -> (n, d), for the blocks that were asked for
+    labels: Tensor  # (n,), UNLABELLED where hidden
+    labelled: Tensor  # rows of labelled training images
+    unlabelled: Tensor  # rows of unlabelled training images, in the order of the training pool
+    queries: Tensor  # rows that are to be predicted
+
+
+@dataclass(frozen=True)
+class FitContext:
+    """What the benchmark provides to a method outside of the step."""
+
+    compute_features: Callable[[], PoolFeatures]  # by the current weights; kept until they change
+    generator: Callable[..., torch.Generator]
+
+
+@dataclass(frozen=True)
+class EpochPlan:
+    """How the batches of an epoch are drawn."""
+
+    weights: Tensor  # (n,) sampling weight of every image of the training pool
+
+
+def balanced_weights(labels: Tensor) -> Tensor:
+    """Weight 1 for a labelled image, L/U for an unlabelled one: half of a batch is labelled."""
+    labelled = labels != UNLABELLED
+    share = labelled.sum().double() / (~labelled).sum().clamp(min=1)
+    return torch.where(labelled, 1.0, share)
+
+
+class Method(nn.Module):
+    """Base class of all methods; see methods/README.md for a walk-through.
+
+    Class attributes that describe a method are literals: they are read without importing it.
+    """
+
+    paper: ClassVar[str] = ""
+    train_defaults: ClassVar[dict[str, Any]] = {}  # the method's own defaults for TrainConfig
+    techniques: ClassVar[tuple[str, ...]] = ()  # applied unless it is written as method-technique
+    provides: ClassVar[frozenset[str]] = frozenset()  # of: logits, projection
+
+    @dataclass(frozen=True)
+    class Config:
+        """Parameters of the method; every default with its source in a comment."""
+
+    def __init__(self, config: Any, task: Task, backbone: Backbone) -> None:
+        super().__init__()
+        self.config = config
+        self.task = task
+        self.backbone = backbone
+
+    @abstractmethod
+    def step(self, batch: Batch, clock: Clock) -> Step:
+        """Compute the loss terms of a batch; any mix of labelled and unlabelled rows must work."""
+
+    def encode(self, batch: Batch) -> Encoded:
+        """Run the backbone on all views of a batch."""
+        return self.backbone(batch.images)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Return logits (n, K) of CLS features; softmax of them is the posterior."""
+        raise NotImplementedError(f"{type(self).__name__} has no classifier")
+
+    def project(self, features: Tensor) -> Tensor:
+        """Return the embedding (n, e) that the contrastive terms compare, not normalised."""
+        raise NotImplementedError(f"{type(self).__name__} has no projection")
+
+    def begin_fit(self, context: FitContext) -> None:
+        """Prepare, before the first epoch of a fresh run."""
+
+    def begin_epoch(self, clock: Clock, context: FitContext) -> EpochPlan | None:
+        """Prepare an epoch; return a plan to draw its batches differently from the default."""
+        return None
+
+    def after_step(self, batch: Batch, step: Step, clock: Clock) -> None:
+        """Update memories, after the optimiser's step."""
+
+    def param_groups(self) -> Iterable[tuple[Iterable[nn.Parameter], float]]:
+        """Yield (parameters, multiplier of the learning rate); all trainable ones by default."""
+        yield [p for p in self.parameters() if p.requires_grad], 1.0
+
+    def predict(self, pool: PoolFeatures, context: FitContext) -> Tensor:
+        """Return the predicted class or cluster (len(queries),) of every query image."""
+        features = pool.features[pool.queries]
+        return torch.cat([self.classify(chunk).argmax(1) for chunk in features.split(4096)])
+
+
+class Model(Protocol):
+    """What a technique sees of the method that it is applied to."""
+
+    @property
+    def backbone(self) -> Backbone:
+        """The backbone, shared with the method."""
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Return logits of CLS features; of an auxiliary head if the method has no classifier."""
+
+    def project(self, features: Tensor) -> Tensor:
+        """Return the embedding that contrastive terms compare."""
+
+
+class Technique(nn.Module):
+    """Base class of what can be applied to any method; it acts in training only."""
+
+    paper: ClassVar[str] = ""
+    # of: logits, projection, tokens, attention (patch embedding and attention in Step.recording)
+    requires: ClassVar[frozenset[str]] = frozenset()
+
+    @dataclass(frozen=True)
+    class Config:
+        """Parameters of the technique; every default with its source in a comment."""
+
+    def __init__(self, config: Any, task: Task, model: Model) -> None:
+        super().__init__()
+        self.config = config
+        self.task = task
+
+    def begin_fit(self, model: Model, context: FitContext) -> None:
+        """Prepare, before the first epoch of a fresh run."""
+
+    def weights(self, weights: Tensor, clock: Clock, context: FitContext) -> Tensor:
+        """Change the sampling weights of an epoch."""
+        return weights
+
+    def mix(self, batch: Batch, clock: Clock) -> Batch:
+        """Change the images of a batch."""
+        return batch
+
+    def tokens(self, x: Tensor, block: int, batch: Batch, clock: Clock) -> Tensor:
+        """Change the tokens after a block (0: the patch embedding, before CLS and positions)."""
+        return x
+
+    def features(self, features: Tensor, batch: Batch, clock: Clock) -> Tensor:
+        """Change the CLS features that the method's heads see."""
+        return features
+
+    def terms(self, model: Model, batch: Batch, step: Step, clock: Clock) -> dict[str, Tensor]:
+        """Add loss terms."""
+        return {}
+
+    def after_step(self, model: Model, batch: Batch, step: Step, clock: Clock) -> None:
+        """Update memories, after the optimiser's step."""
+
+
+__all__ = [
+    "UNLABELLED",
+    "Batch",
+    "Clock",
+    "EpochPlan",
+    "FitContext",
+    "Method",
+    "Model",
+    "PoolFeatures",
+    "Step",
+    "Task",
+    "Technique",
+    "balanced_weights",
+    "seeded",
+]

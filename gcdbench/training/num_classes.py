@@ -1,0 +1,215 @@
+"""Estimate the number of classes from features in which only some old classes are labelled.
+
+As in GCD (Vaze et al., CVPR 2022): cluster all features with k-means for a candidate K and score
+the clusters on the labelled rows alone; the K with the highest accuracy wins. Two searches visit
+the candidates in the official order, Brent's method on the truncated K and a binary search. Both
+ask for the same K many times, which costs one clustering here. The answer is the best K visited,
+the smallest among equals.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from gcdbench.core.settings import TaskConfig
+from gcdbench.data.problem import Problem
+from gcdbench.ops.kmeans.api import Init, semi_supervised_kmeans
+from gcdbench.ops.metrics import accuracies
+from gcdbench.ops.random import seeded
+from gcdbench.training.method import PoolFeatures
+
+Search = Literal["brent", "binary"]
+
+
+@dataclass
+class Curve:
+    """Accuracy by K, computed when first asked for; ``asked`` is every question in order."""
+
+    accuracy: Callable[[int], float]
+    values: dict[int, float] = field(default_factory=dict)
+    asked: list[int] = field(default_factory=list)
+
+    def __call__(self, k: int) -> float:
+        self.asked.append(k)
+        if k not in self.values:
+            self.values[k] = self.accuracy(k)
+        return self.values[k]
+
+    @property
+    def best(self) -> int:
+        return max(sorted(self.values), key=self.values.__getitem__)
+
+
+@dataclass(frozen=True)
+class KEstimate:
+    """The number of classes, the labelled accuracy at it, and that of every K visited."""
+
+    k: int
+    accuracy: float
+    curve: dict[int, float]
+
+
+def estimate_k(
+    features: Tensor | np.ndarray,
+    labels: Tensor | np.ndarray,
+    *,
+    search: Search = "brent",
+    low: int | None = None,
+    high: int = 1000,
+    init: Init = "greedy",
+    n_init: int = 10,
+    max_iter: int = 100,
+    seed: int = 0,
+    normalise: bool = True,
+    device: torch.device | str | None = None,
+) -> KEstimate:
+    """Estimate the number of classes among the rows.
+
+    Args:
+        features: labelled and unlabelled rows, ``(n, d)``.
+        labels: the class of each row, negative where unknown, ``(n,)``.
+        search: ``"brent"`` or ``"binary"``.
+        low: smallest K to consider; the number of labelled classes if None.
+        high: largest K to consider, at most the number of rows.
+        init: see ``semi_supervised_kmeans``; the official code leaves it to scikit-learn, whose
+            k-means++ is the greedy one.
+        n_init: restarts per K.
+        max_iter: assignment steps per restart.
+        seed: of every clustering.
+        normalise: scale rows to unit length first.
+        device: where to cluster; that of ``features`` if None.
+    """
+    rows = torch.as_tensor(features, device=device).float()
+    classes = torch.as_tensor(labels)
+    if classes.shape != rows.shape[:1]:
+        raise ValueError(f"{len(rows)} features do not go with labels {tuple(classes.shape)}")
+    known = classes >= 0
+    if not bool(known.any()):
+        raise ValueError("no row is labelled; K is estimated from the accuracy on labelled rows")
+    rows = normalize(rows, dim=1) if normalise else rows
+
+    def accuracy(k: int) -> float:
+        found = semi_supervised_kmeans(
+            rows, None, None, k, seed=seed, n_init=n_init, max_iter=max_iter, init=init
+        )
+        preds = found.labels.cpu()[known]
+        return accuracies(preds=preds, labels=classes[known].cpu(), num_old=0).all
+
+    low = len(classes[known].unique()) if low is None else low
+    curve = Curve(accuracy)
+    explore(curve, low=low, high=min(high, len(rows)), search=search)
+    return KEstimate(curve.best, curve.values[curve.best], dict(sorted(curve.values.items())))
+
+
+def assumed_classes(
+    config: TaskConfig, problem: Problem, *, compute_features: Callable[[], PoolFeatures], seed: int
+) -> int:
+    """Return the number of classes that a method is given: the true one, a set one or an estimate.
+
+    The estimate clusters the pretrained features of labelled images and of a part of the others.
+    """
+    if config.classes == "known":
+        number = config.num_classes or problem.num_classes
+        if number < problem.num_old:
+            raise ValueError(
+                f"task.num_classes is {number}, but {problem.num_old} classes have labels; raise it"
+            )
+        return number
+    pool = compute_features()
+    room = max(config.estimate_images - len(pool.labelled), 1)
+    few = torch.randperm(len(pool.unlabelled), generator=seeded(seed, "estimate"))[:room]
+    rows = torch.cat([pool.labelled, pool.unlabelled[few.to(pool.unlabelled.device)]])
+    return estimate_k(pool.features[rows], pool.labels[rows], seed=seed).k
+
+
+def explore(curve: Callable[[int], float], *, low: int, high: int, search: Search) -> None:
+    """Ask the curve for the values of K that a search visits."""
+    if not 1 <= low < high:
+        raise ValueError(f"K is searched between {low} and {high}; give 1 <= low < high")
+    if search == "brent":
+        minimize_scalar(lambda k: -curve(int(k)), bounds=(low, high), method="bounded")
+    elif search == "binary":
+        _halve(curve, low, high)
+    else:
+        raise ValueError(f"search {search!r} is unknown; use one of {get_args(Search)}")
+
+
+def run_estimate(features_path: str | Path, out_dir: str | Path, **options: Any) -> KEstimate:
+    """Estimate K from an ``.npz`` file and leave the curve as ``k_curve.csv`` and ``k_curve.png``.
+
+    The file holds ``features`` ``(n, d)`` and ``labels`` ``(n,)``, negative where unknown, or any
+    labels and ``labelled`` ``(n,)``, True where they may be used, as ``gcdbench evaluate`` takes
+    them. The options are those of ``estimate_k``.
+    """
+    features, labels = _load(Path(features_path))
+    estimate = estimate_k(features, labels, **options)
+    out = Path(out_dir)
+    out.mkdir(parents=True, exist_ok=True)
+    write_curve(estimate, out / "k_curve.csv")
+    plot_curve(estimate, out / "k_curve.png")
+    return estimate
+
+
+def write_curve(estimate: KEstimate, path: Path) -> None:
+    """Write the accuracy at every K visited as CSV."""
+    with path.open("w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["k", "labelled_accuracy"])
+        table.writerows(estimate.curve.items())
+
+
+def plot_curve(estimate: KEstimate, path: Path) -> None:
+    """Draw the accuracy at every K visited; the suffix of the path decides the format."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(list(estimate.curve), list(estimate.curve.values()), marker="o", markersize=4)
+    axes.axvline(estimate.k, color="grey", linestyle="--", label=f"K = {estimate.k}")
+    axes.set(xlabel="number of clusters K", ylabel="accuracy on labelled rows")
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def _halve(curve: Callable[[int], float], low: int, high: int) -> None:
+    """Move the end that scores lower to the middle, floor(log2(high - low)) times."""
+    rounds = int(math.log2(high - low))
+    at_high, at_low = curve(high), curve(low)
+    for _ in range(rounds + 1):
+        middle = (low + high) // 2
+        at_middle = curve(middle)
+        if at_high > at_low:
+            low, at_low = middle, at_middle
+        else:
+            high, at_high = middle, at_middle
+
+
+def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return features and labels, negative where the file says or implies that they are hidden."""
+    if not zipfile.is_zipfile(path):
+        raise ValueError(f"{path} is not an .npz file; write one with numpy.savez")
+    with np.load(path) as archive:
+        missing = {"features", "labels"} - set(archive.files)
+        if missing:
+            raise ValueError(f"{path} lacks {sorted(missing)}; it holds {sorted(archive.files)}")
+        features, labels = archive["features"], archive["labels"]
+        if "labelled" not in archive.files:
+            return features, labels
+        known = archive["labelled"].astype(bool)
+    if known.shape != labels.shape:
+        raise ValueError(f"{path} has {len(labels)} labels but {len(known)} flags in labelled")
+    ids = np.full(len(labels), -1)
+    ids[known] = np.unique(labels[known], return_inverse=True)[1]
+    return features, ids

@@ -1,0 +1,52 @@
+"""A loader for several processes that train one model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from gcdbench.data.images import Unreadable
+from gcdbench.nn.parallel import ProcessGroup
+from gcdbench.training.loader import Failure, Loader, substitutes
+from gcdbench.training.method import Batch
+
+
+class LocalError(RuntimeError):
+    """An error in one process only: the others would wait for it."""
+
+
+def _own(
+    answers: Iterator[tuple[Tensor, list[Failure]]],
+) -> Iterator[tuple[Tensor, list[Failure]]]:
+    try:
+        yield from answers
+    except Unreadable as error:  # the images are in this process's part of the batch
+        raise LocalError(str(error)) from error
+
+
+class ShardedLoader:
+    """A loader of which every process loads a part of each batch; all get the whole batch."""
+
+    def __init__(self, loader: Loader, group: ProcessGroup, device: torch.device) -> None:
+        self.loader, self.group, self.device = loader, group, device
+        self.steps_per_epoch = loader.steps_per_epoch
+
+    def epoch(self, epoch: int, weights: Tensor) -> Iterator[Batch]:
+        """Yield the batches of the plain loader."""
+        loader, group = self.loader, self.group
+        index, draws = loader.draws(epoch, weights)
+        mine = group.rows(loader.batch_size)
+        requests = [
+            (loader.pool[i[mine].numpy()], u[:, mine].numpy())
+            for i, u in zip(index, draws, strict=True)
+        ]
+        for i, (part, failures) in zip(index, _own(loader.answer(requests)), strict=True):
+            views = part.unflatten(0, (loader.num_views, -1)).transpose(0, 1).to(self.device)
+            unreadable = torch.zeros(len(mine), dtype=torch.uint8)
+            unreadable[[position for position, *_ in failures]] = 1
+            views = group.gather(views, loader.batch_size).transpose(0, 1)
+            bad = group.gather(unreadable.to(self.device), loader.batch_size).nonzero().flatten()
+            rows = substitutes(len(i), bad.tolist())
+            yield Batch(views[:, rows.to(self.device)], loader.labels[i[rows]], i[rows])

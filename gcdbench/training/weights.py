@@ -1,0 +1,67 @@
+"""The weights that training changed, beside a cell's record: for pictures of what was learnt.
+
+The frozen part of the backbone is left out: it comes from the file that the cell's settings name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from gcdbench.core.files import write_atomically
+from gcdbench.errors import UserError
+from gcdbench.experiment.records import WEIGHTS
+from gcdbench.training.compose import Composed
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The weights of a cell."""
+
+    path: Path
+    num_classes: int  # that the method was told
+    tensors: dict[str, Tensor]
+
+    def restore(self, model: nn.Module) -> None:
+        """Put the weights into the model of the same cell."""
+        wanted = _changed(model)
+        same = self.tensors.keys() == wanted.keys()
+        if not same or any(self.tensors[n].shape != wanted[n].shape for n in wanted):
+            raise UserError(f"{self.path}: these weights do not fit the method; remove the file")
+        model.load_state_dict(self.tensors, strict=False)
+
+
+def keep(folder: Path, key: str, model: Composed) -> None:
+    """Write the trained weights and the buffers of a cell's model."""
+    tensors = {name: t.detach().cpu().clone() for name, t in _changed(model).items()}
+    facts = {"key": key, "num_classes": str(model.method.task.num_classes)}
+    write_atomically(folder / WEIGHTS, save(tensors, facts))
+
+
+def read(folder: Path, key: str) -> Kept:
+    """Read the weights of a cell; say what to do if they are not there."""
+    path = folder / WEIGHTS
+    try:
+        with safe_open(path, "pt") as file:
+            facts = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise UserError(
+            f"the trained weights are not in {folder}: train the cell again and keep them, "
+            "gcdbench run ... --rerun --keep-weights"
+        ) from error
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: cannot be read as weights ({error}); remove the file") from error
+    if facts.get("key") != key:
+        raise UserError(f"{path}: these weights are of another cell; remove the file")
+    return Kept(path, int(facts["num_classes"]), tensors)
+
+
+def _changed(model: nn.Module) -> dict[str, Tensor]:
+    """Return what a training run may have changed: all but the frozen parameters."""
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}

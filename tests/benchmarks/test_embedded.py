@@ -1,0 +1,236 @@
+"""The scripts that train and measure the embedded backbone and read its suites' records."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import zipfile
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import PIL.Image
+import pytest
+import timm
+import torch
+from helpers.paths import ROOT
+from safetensors.torch import load_file
+from scipy import stats
+
+SCRIPTS = ROOT / "benchmarks" / "embedded"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    def load(name: str) -> ModuleType:
+        monkeypatch.syspath_prepend(SCRIPTS)
+        return importlib.import_module(name)
+
+    return load
+
+
+def circles(n: int) -> np.ndarray:
+    """Draw n circles of ink, with growing radius."""
+    y, x = np.mgrid[:64, :64] - 32
+    radius = np.linspace(10, 25, n)[:, None, None]
+    return (np.abs(np.hypot(x, y) - radius) < 1.5).astype(np.float32)
+
+
+def drawings(n: int) -> torch.Tensor:
+    ink = circles(n)
+    filled = np.hypot(*(np.mgrid[:64, :64] - 32)) < np.linspace(10, 25, n)[:, None, None]
+    layers = [255 * (1 - ink)] * 3 + [255 * filled]
+    return torch.from_numpy(np.stack(layers, axis=1).astype(np.uint8))
+
+
+def test_filling_a_circle_gives_a_disc_and_leaves_its_neighbours_alone(script):
+    ink = np.concatenate([circles(2), np.zeros((1, 64, 64), dtype=np.float32)])
+    filled = script("styles").fill_shapes(ink)
+    assert filled[:2, 32, 32].all()
+    assert not filled[:2, 0, 0].any()
+    assert not filled[2].any()
+
+
+def test_carving_shows_the_strokes_of_a_line_drawing_and_the_outline_of_a_solid_one(script):
+    disc = torch.from_numpy(script("styles").fill_shapes(circles(1)))[None].float()
+    ring = torch.from_numpy(circles(1))[None]
+    carved = script("styles").carve(torch.cat([ring, disc]), torch.cat([disc, disc]))
+    assert carved[0, 0, 32, 32] == 1
+    assert (carved[0] * ring[0]).sum() == 0
+    assert carved[1, 0, 32, 32] == 0
+    assert carved[1].sum() > 0
+
+
+def test_restyled_drawings_are_images_and_follow_their_seed(script):
+    restyle = script("styles").restyle
+    (first, ways), (again, _), (other, _) = (
+        restyle(drawings(64), torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
+    )
+    assert first.shape == (64, 3, 64, 64)
+    assert first.min() >= 0
+    assert first.max() <= 1
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert ways.min() >= 0
+    assert ways.max() < script("styles").NUM_STYLES
+
+
+def test_only_drawings_said_to_be_coloured_have_colours(script):
+    styles = script("styles")
+    images, ways = styles.restyle(drawings(64), torch.Generator().manual_seed(0))
+    coloured = ways % 2 == 1
+    assert not styles.has_colour(1 - images[~coloured]).any()
+    assert 0 < coloured.sum() < 64
+
+
+def test_only_drawings_without_a_direction_are_mirrored(script):
+    images = torch.rand(100, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    allowed = torch.arange(100) < 50
+    flipped = script("styles").flip(images, allowed, torch.Generator().manual_seed(0))
+    assert torch.equal(flipped[50:], images[50:])
+    assert not torch.equal(flipped[:50], images[:50])
+
+
+def test_sketch_and_icon_of_one_thing_share_a_concept(script):
+    name = script("shards").concept_name
+    assert name("quickdraw:birthday cake") == name("birthday-cake")
+    assert name("quickdraw:motorbike") == name("motorcycle")
+
+
+def test_an_untrained_trunk_hands_on_the_mean_of_the_map(script):
+    pretrain = script("pretrain")
+    torch.manual_seed(0)
+    model = pretrain.Namer(pretrain.build_embedded(), 2)
+    channels = model.trunk.patch_embed.proj.in_channels
+    maps = torch.randn(64, channels, 4, 4) + 2 * torch.randn(64, channels, 1, 1)
+    pretrain.start_from_stem(model.trunk, maps)
+    standard = (maps - maps.mean((0, 2, 3), keepdim=True)) / maps.std((0, 2, 3), keepdim=True)
+    mean = torch.nn.functional.normalize(standard.mean((2, 3)), dim=1)
+    with torch.no_grad():
+        _, feature = model.features(maps)
+    pairs = torch.tril_indices(64, 64, offset=-1)
+    alike = torch.stack([(f @ f.T)[pairs[0], pairs[1]] for f in (mean, feature)])
+    assert torch.corrcoef(alike)[0, 1] > 0.95
+
+
+def test_the_nearest_neighbours_vote(script):
+    vote = script("probe").vote
+    neighbours = torch.nn.functional.normalize(
+        torch.tensor([[1.0, 0.0]] * 3 + [[0.9, 0.1]] * 2 + [[0.0, 1.0]] * 5), dim=1
+    )
+    labels = torch.tensor([1, 1, 1, 0, 0, 2, 2, 2, 2, 2])
+    assert vote(neighbours, labels, torch.eye(2)).tolist() == [1, 2]
+
+
+def test_a_linear_map_names_what_a_line_can_separate(script):
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(300) % 3
+    rows = torch.eye(3)[labels] + 0.1 * torch.randn(300, 3, generator=generator)
+    named = script("probe").fit_and_name(rows[:150], labels[:150], rows[150:])
+    assert (named == labels[150:]).float().mean() > 0.99
+
+
+@pytest.fixture
+def arguments(tmp_path) -> list[str]:
+    """Make a corpus of circles and untrained Lite0 weights; return the script's arguments."""
+    rows = ["path,concept,name,kind"]
+    with zipfile.ZipFile(tmp_path / "corpus.zip", "w") as files:
+        for i, drawing in enumerate(drawings(64)[:, :3].permute(0, 2, 3, 1).numpy()):
+            image = io.BytesIO()
+            PIL.Image.fromarray(drawing).save(image, format="webp", lossless=True)
+            files.writestr(f"{i}.webp", image.getvalue())
+            rows.append(f"{i}.webp,{i % 4},thing-{i % 4},icon")
+        files.writestr("index.csv", "\n".join(rows))
+    torch.save(timm.create_model("tf_efficientnet_lite0").state_dict(), tmp_path / "lite0.pth")
+    paths = ["--corpus", tmp_path / "corpus.zip", "--stem", tmp_path / "lite0.pth"]
+    return [*map(str, paths), "--cache", str(tmp_path), "--epochs", "2", "--batch-size", "32"]
+
+
+@pytest.mark.slow
+def test_an_interrupted_training_gives_the_same_weights(script, arguments, tmp_path, monkeypatch):
+    pretrain = script("pretrain")
+    pretrain.main([*arguments, "--out", str(tmp_path / "whole.safetensors")])
+    cut = [*arguments, "--out", str(tmp_path / "cut.safetensors")]
+    save = pretrain.Run.save_checkpoint
+
+    def save_and_stop(run):
+        save(run)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrain.Run, "save_checkpoint", save_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain.main(cut)
+    monkeypatch.setattr(pretrain.Run, "save_checkpoint", save)
+    pretrain.main(cut)
+    whole, resumed = (load_file(tmp_path / f"{name}.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    with pytest.raises(ValueError, match="made with other settings"):
+        pretrain.main([*cut, "--lr", "1"])
+
+
+# --- anchors
+
+
+def test_the_ceiling_is_asked_about_drawings_it_has_seen_in_no_variant(script):
+    # two corruptions of twelve drawings, beside twenty clean ones; a domain that is not trained on
+    labels = np.concatenate([np.arange(20) % 4, np.arange(12) % 3, np.arange(12) % 3, [0, 1]])
+    rows = {"original": range(20), "fog/1": range(20, 32), "snow/1": range(32, 44), "far": (44, 45)}
+    sets = {name: SimpleNamespace(rows=np.array(found)) for name, found in rows.items()}
+    problem = SimpleNamespace(labels=labels, sets=sets)
+    features = torch.nn.functional.one_hot(torch.from_numpy(labels[:44])).float()
+    named, asked = script("anchors").probed(problem, np.arange(44), features, seed=0)
+    np.testing.assert_array_equal(named, labels[:44])  # features that tell the class
+    np.testing.assert_array_equal(asked[20:32], asked[32:44])
+    assert [asked[:20].sum(), asked[20:32].sum()] == [4 * 3, 3 * 2]  # the larger half of each class
+
+
+# --- reading records
+
+
+def scored(method: str, seed: int, source: float, shifted: float, **config) -> dict:
+    """Make as much of a record as reading needs."""
+    both = {"line": ("source", source), "solid": ("shifted", shifted)}
+    sets = {n: {"role": role, "all": a, "old": a, "new": a} for n, (role, a) in both.items()}
+    settings = {"config": {method.split("+")[0].split("-")[0]: config}}
+    where = {"dataset": "line+solid", "method": method, "seed": seed}
+    return {**where, "settings": settings, "sets": sets, "summary": {}}
+
+
+def test_kendalls_tau_is_that_of_scipy(script):
+    rng = np.random.RandomState(0)
+    first, second = rng.random_sample((2, 20, 7))
+    expected = [stats.kendalltau(a, b).statistic for a, b in zip(first, second, strict=True)]
+    np.testing.assert_allclose(script("reading").tau(first, second), expected)
+
+
+def test_a_variant_is_compared_with_the_method_it_varies_on_the_seeds_of_both(script):
+    own = [scored("hilo", s, 0.6 + 0.1 * s, 0.5, weight=1.0, dim=8) for s in range(3)]
+    own += [scored("simgcd", s, 0.5, 0.4) for s in range(3)]
+    variants = [
+        *(scored("hilo", s, 0.5 + 0.1 * s, 0.7, weight=0.0, dim=8) for s in (0, 1)),
+        *(scored("hilo-patchmix", s, 0.7, 0.45, weight=1.0, dim=8) for s in (1, 2, 3)),
+        *(scored("simgcd+patchmix", s, 0.5, 0.6) for s in (0, 2)),
+        scored("simgcd+curriculum", 0, 0.5, 0.6),  # one seed says nothing
+    ]
+    first, second, third = script("reading").variant_differences(own, variants)
+    assert first.title == "hilo, weight 0.0 - hilo"
+    np.testing.assert_allclose(first.source, [-10, -10])
+    np.testing.assert_allclose(first.shifted, [20, 20])
+    assert second.title == "hilo-patchmix - hilo"
+    np.testing.assert_allclose(second.source, [0, -10], atol=1e-9)
+    np.testing.assert_allclose(second.shifted, [-5, -5])
+    assert (third.title, third.dataset) == ("simgcd+patchmix - simgcd", "line+solid")
+    np.testing.assert_allclose(third.shifted, [20, 20])
+
+
+def test_differences_are_shown_with_a_t_test_over_seeds(script, capsys):
+    reading = script("reading")
+    clear, vague = np.array([1.0, 1.1, 0.9, 1.0, 1.2]), np.array([3.0, -4.0, 1.0, 0.5, -2.0])
+    same = reading.Difference("a - a", "line+solid", np.zeros(5), np.zeros(5))
+    reading.show_differences([reading.Difference("a - b", "line+solid", clear, vague), same])
+    row = capsys.readouterr().out.splitlines()[2]
+    chances = [stats.ttest_rel(gains, np.zeros(5)).pvalue for gains in (clear, vague)]
+    expected = [f"{4 * chances[0]:.2g}", "1"]  # Holm: the smallest of four, thrice the second
+    assert 3 * chances[1] > 1
+    assert (
+        row == f"| a - b | line+solid | +1.0 ± 0.1 | {expected[0]} | -0.3 ± 2.7 | {expected[1]} |"
+    )

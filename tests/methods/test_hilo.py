@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from helpers.paths import GOLDEN
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+
+from gcdbench.core import registry
+from gcdbench.core.config import build, plain
+from gcdbench.core.method_spec import MethodSpec
+from gcdbench.errors import UserError
+from gcdbench.experiment.plan import Request, make_cells
+from gcdbench.nn.backbone import Backbone
+from gcdbench.nn.critics import js_mutual_information
+from gcdbench.training.conformance import CHECKS, Bench
+from gcdbench.training.method import Batch, Clock, Task
+
+SMALL = {"hidden_dim": 16, "projection_dim": 8, "critic_dim": 8}
+BARE = MethodSpec.parse("hilo-patchmix-curriculum")
+DATASET = {"cifar10-c": "cifar10-c", "drawshift": "line+solid"}  # by suite
+EPOCH_10 = Clock(epoch=10, step=10, epochs=200, steps_per_epoch=1, seed=0)
+
+
+@pytest.fixture(scope="module")
+def golden():
+    with np.load(GOLDEN / "hilo_golden.npz") as arrays:
+        tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    return tensors, json.loads((GOLDEN / "hilo_golden.json").read_text())
+
+
+def part(tensors, prefix):
+    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+
+
+def golden_hilo(tensors, **values):
+    """Build HiLo in double precision on the reference's tiny backbone."""
+    vit = VisionTransformer(
+        img_size=32,
+        patch_size=8,
+        embed_dim=12,
+        depth=12,
+        num_heads=3,
+        mlp_ratio=2,
+        num_classes=0,
+        norm_layer=partial(nn.LayerNorm, eps=1e-6),
+    ).double()
+    vit.load_state_dict(part(tensors, "vit/state/"))
+    backbone = Backbone(vit.eval(), mean=(0,) * 3, std=(1,) * 3, image_size=32)
+    task = Task(7, 4, torch.full((8,), -1), epochs=200, steps_per_epoch=1, seed=0)
+    cls = registry.load("method", "hilo")
+    return cls(hilo_config(hidden_dim=9, projection_dim=6, **values), task, backbone).double()
+
+
+def hilo_config(**values):
+    return build(registry.load("method", "hilo").Config, values, "hilo")
+
+
+def load_head(head, state):
+    head.projector.load_state_dict(
+        {name: x for name, x in state.items() if name.startswith("mlp.")}
+    )
+    head.classifier.load_state_dict({"weight": state["last_layer.weight_v"]})
+
+
+def toy_batch(labels, index=None):
+    index = torch.arange(len(labels)) if index is None else index
+    return Batch(torch.zeros(2, len(labels), 3, 32, 32), labels, index)
+
+
+def bench(spec=BARE, **values):
+    made = Bench(spec, {"hilo": {**SMALL, **values}})
+    made.begin()
+    return made
+
+
+def test_with_everything_switched_off_hilo_is_simgcd():
+    widths = {name: SMALL[name] for name in ("hidden_dim", "projection_dim")}
+    simgcd = Bench(MethodSpec.parse("simgcd"), {"simgcd": widths})
+    simgcd.begin()
+    hilo = bench(disentangle=False)
+    for _ in range(4):  # the second epoch begins with the last one
+        ours, theirs = hilo.update(), simgcd.update()
+        assert ours.terms.keys() == theirs.terms.keys()
+        for name, term in ours.terms.items():
+            torch.testing.assert_close(term, theirs.terms[name])
+
+
+def test_disentangling_leaves_the_semantic_terms_alone():
+    with_domains, without = bench().loss().terms, bench(disentangle=False).loss().terms
+    for name, term in without.items():
+        torch.testing.assert_close(with_domains[name], term)
+    assert set(with_domains) - set(without) == {
+        *("domain_kmeans", "domain_entropy", "domain_classify", "domain_contrast"),
+        *("domain_sup_contrast", "information"),
+    }
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_ablations_keep_the_contract(check):
+    check(lambda: Bench(BARE, {"hilo": {**SMALL, "domain_targets": "distil", "domain_block": 2}}))
+
+
+@pytest.mark.parametrize(
+    "check", [c for c in CHECKS if "row_order" not in c.__name__], ids=lambda check: check.__name__
+)
+def test_the_released_preset_keeps_the_contract_but_for_the_order_of_rows(check):
+    released = {"preset": "released"}
+    check(lambda: Bench(MethodSpec.parse("hilo"), {"hilo": SMALL | released, "patchmix": released}))
+
+
+def test_the_released_preset_depends_on_the_order_of_rows():
+    check = next(c for c in CHECKS if "row_order" in c.__name__)
+    with pytest.raises(AssertionError, match="domain_kmeans"):
+        check(lambda: Bench(BARE, {"hilo": {**SMALL, "preset": "released"}}))
+
+
+def test_a_preset_lies_under_what_is_given_beside_it():
+    released = hilo_config(preset="released")
+    assert (released.critic, released.critic_update) == ("cosine", "joint")
+    assert not released.align_clusters
+    assert hilo_config(preset="released", critic="mlp").critic == "mlp"
+    assert hilo_config().critic == "mlp"
+    assert hilo_config(**plain(released)) == released
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(UserError, match=r"hilo\.preset: expected one of paper, released"):
+        hilo_config(preset="printed")
+
+
+def test_the_plan_resolves_a_preset_without_importing_the_method():
+    face = registry.get("method", "hilo")
+    assert build(face.config, {"preset": "released"}, "hilo").critic == "cosine"
+    assert face.constants["techniques"] == ("patchmix", "curriculum")
+    assert "presets" not in plain(face.config())
+
+
+def test_both_features_are_those_of_the_reference(golden):
+    expected = part(golden[0], "vit/")
+    backbone = golden_hilo(golden[0]).backbone
+    with backbone.recording() as recording:
+        encoded = backbone(expected["images"])
+    torch.testing.assert_close(recording.patches, expected["patch_tokens"])
+    torch.testing.assert_close(encoded.taps[1], expected["cls_after_block1_then_final_norm"])
+    torch.testing.assert_close(encoded.cls, expected["cls_after_block12_then_final_norm"])
+    attention = recording.attention.mean((0, 2))
+    torch.testing.assert_close(attention, expected["cls_attention_mean_layers_heads"])
+
+
+def test_a_preset_reaches_the_techniques_that_come_with_the_method():
+    def presets(suite, **given):
+        (cell,) = make_cells(Request(suite, ("hilo",), (DATASET[suite],), assignments=given))
+        return {name: config["preset"] for name, config in cell.technique_configs.items()}
+
+    released = {"hilo": {"preset": "released"}}
+    assert presets("cifar10-c") == {"patchmix": "paper", "curriculum": "ssb-c"}
+    assert presets("cifar10-c", **released) == dict.fromkeys(("patchmix", "curriculum"), "released")
+    # what a suite or a user sets for a technique itself stands
+    assert presets("drawshift", **released) == {"patchmix": "released", "curriculum": "domainnet"}
+    mixed = presets("cifar10-c", **released, patchmix={"preset": "paper"})
+    assert mixed == {"patchmix": "paper", "curriculum": "released"}
+
+
+def test_the_semantic_terms_equal_the_reference(golden):
+    tensors, values = golden
+    hilo = golden_hilo(tensors, disentangle=False)
+    load_head(hilo.semantic, part(tensors, "mixbranch/sem_head/"))
+    sem = part(tensors, "sem_axis/")
+    labels = torch.full((8,), -1).masked_scatter(sem["mask_lab"], sem["labels_of_labelled"])
+    hilo.encode = lambda batch: type("Encoded", (), {"cls": sem["features_2view"]})
+    step = hilo.step(toy_batch(labels), EPOCH_10)
+    assert step.loss.item() == pytest.approx(values["sem_axis/total"], rel=1e-6)
+    torch.testing.assert_close(step.logits, sem["logits"] / 0.1)
+
+
+@pytest.mark.parametrize(("preset", "total"), [("paper", "aligned"), ("released", "code")])
+def test_the_domain_terms_equal_the_reference(golden, preset, total):
+    tensors, values = golden
+    hilo = golden_hilo(tensors, preset=preset)
+    dom = part(tensors, "dom_axis/")
+    load_head(hilo.domain, part(tensors, "dom_axis/head/"))
+    batch = toy_batch(torch.where(dom["mask_lab"], 3, -1))
+    z, cosines = hilo.domain(dom["features_2view"])
+    torch.testing.assert_close(z, dom["proj"])
+    torch.testing.assert_close(cosines, dom["logits"])
+    targets = hilo.clusters(z[:8], batch, EPOCH_10)
+    assert torch.equal(targets[~dom["mask_lab"]], dom[f"{total}_targets"])
+    assert (targets[dom["mask_lab"]] == -1).all()
+    terms = hilo.domain_terms(z, cosines, batch, EPOCH_10)
+    assert sum(terms.values()).item() == pytest.approx(values[f"dom_axis/total_{total}"], rel=1e-6)
+
+
+def test_the_released_information_equals_the_reference(golden):
+    tensors, values = golden
+    mi = part(tensors, "mi_full/")
+    hilo = golden_hilo(tensors, preset="released")
+    hilo.critic = type(hilo.critic)(5, 5).double()
+    hilo.critic.load_state_dict({"weight": mi["weight_v"]})
+    x, y = mi["x_sem"].requires_grad_(), mi["y_dom"].requires_grad_()
+    value = hilo.information(x, y)
+    assert value.item() == pytest.approx(values["mi_full/value"], rel=1e-9)
+    grads = torch.autograd.grad(value, [x, y, hilo.critic.weight])
+    for grad, name in zip(grads, ("grad_x", "grad_y", "grad_weight_v"), strict=True):
+        torch.testing.assert_close(grad, mi[name], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("fooled", [False, True])
+def test_the_critic_raises_the_estimate_that_the_features_lower_until_they_fool_it(fooled):
+    hilo = bench().model.method
+    z, domain_z = (torch.randn(6, 8, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
+    inputs = [z.requires_grad_(), domain_z.requires_grad_()]
+    critic = list(hilo.critic.parameters())
+    scaled = [x / x.square().mean(1, keepdim=True).sqrt() for x in inputs]
+
+    def estimate():
+        return js_mutual_information(5 * torch.tanh(hilo.critic(*scaled) / 5))
+
+    if bool(estimate() < -2 * math.log(2)) != fooled:  # the opposite scores are as wrong as right
+        with torch.no_grad():
+            critic[-2].neg_()
+    rising = torch.autograd.grad(estimate(), inputs + critic)
+    used = torch.autograd.grad(hilo.information(z, domain_z), inputs + critic)
+    signs = [1.0 - fooled] * 2 + [-1.0] * len(critic)  # descent: features down, critic up
+    assert all(grad.any() for grad in rising[:2])
+    for grad, reference, sign in zip(used, rising, signs, strict=True):
+        torch.testing.assert_close(grad, sign * reference)
+
+
+@pytest.mark.parametrize("block", [1, 2])
+def test_the_domain_head_reads_the_block_that_it_is_given(block):
+    made, seen = bench(domain_block=block), []
+    made.model.method.domain.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    batch = made.batch(made.mixed_rows())
+    made.model.step(batch, made.clock())
+    torch.testing.assert_close(seen[0], made.model.backbone(batch.images).taps[block])
+
+
+def test_domain_terms_do_not_reach_the_backbone():
+    made = bench()
+    terms = made.loss().terms
+    domain = sum(term for name, term in terms.items() if name.startswith("domain_"))
+    domain.backward()
+    assert all(p.grad is None for p in made.model.backbone.parameters())
+    assert all(p.grad is not None for p in made.model.method.domain.parameters())
+
+
+def test_a_shallow_semantic_feature_is_trained_and_predicted_with():
+    made = bench(semantic_block=1)
+    batch = made.batch(made.mixed_rows())
+    shallow = made.model.backbone(batch.images).taps[1]
+    torch.testing.assert_close(made.model.step(batch, made.clock()).features, shallow)
+    store = made.store()
+    torch.testing.assert_close(store.features, store.taps[1])
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_there_are_no_domain_clusters_without_both_kinds_of_rows(hidden):
+    hilo = bench().model.method
+    labels = torch.full((4,), -1 if hidden else 2)
+    assert (hilo.clusters(torch.randn(4, 8), toy_batch(labels), EPOCH_10) == -1).all()
+
+
+def test_a_batch_may_have_fewer_rows_than_domains():
+    hilo = bench(num_domains=10).model.method
+    clusters = hilo.clusters(torch.randn(3, 8), toy_batch(torch.tensor([0, -1, -1])), EPOCH_10)
+    assert clusters[0] == -1
+    assert ((clusters[1:] >= 0) & (clusters[1:] < 10)).all()
+
+
+def test_soft_targets_of_mixed_images_take_the_place_of_labels():
+    made = bench(disentangle=False)
+    batch = made.batch(made.mixed_rows())
+    one_hot = nn.functional.one_hot(batch.labels.clamp(min=0), made.task.num_classes).float()
+    hilo = made.model.method
+    hard = hilo.step(batch, made.clock()).terms["classify"]
+    same = hilo.step(Batch(batch.views, batch.labels, batch.index, one_hot), made.clock())
+    torch.testing.assert_close(same.terms["classify"], hard)
+    flat = torch.full_like(one_hot, 1 / made.task.num_classes)
+    other = hilo.step(Batch(batch.views, batch.labels, batch.index, flat), made.clock())
+    assert abs(other.terms["classify"] - hard) > 1e-3
+
+
+@pytest.mark.parametrize("preset", ["paper", "released"])
+def test_terms_are_finite_under_mixed_precision(preset):
+    made = bench(MethodSpec.parse("hilo"), preset=preset)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        step = made.loss()
+    assert all(term.isfinite() for term in step.terms.values())
+    step.loss.backward()
+    for parameter in made.model.parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all()

@@ -1,0 +1,123 @@
+"""Plots: each can be drawn, says what it shows, and is the same file every time."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from helpers.synthetic_records import collection
+from PIL import Image
+
+from gcdbench.report import plot_data as series
+from gcdbench.report.collect import Place
+from gcdbench.report.leaderboard import make
+from gcdbench.report.plots import PLOTS, NothingToDraw, write
+from gcdbench.report.style import looks
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory):
+    """Three methods, one of which lacks a dataset."""
+    without = [Place("line+solid", "uno", seed) for seed in range(2)]
+    methods = ["uno", "simgcd", "hilo"]
+    folder = tmp_path_factory.mktemp("runs")
+    return make(collection(folder, methods=methods, seeds=range(2), without=without), "drawshift")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    chosen = {"methods": ["gcd", "hilo"], "datasets": ["line+solid", "line+color"], "seeds": [0, 1]}
+    return make(collection(folder, **chosen), "drawshift")
+
+
+@pytest.fixture(scope="module")
+def corrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    made = collection(folder, methods=["gcd", "hilo"], datasets=["cub-c"], corrupted=True)
+    return make(made, "ssb-c")
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_a_plot_is_written_as_png_and_pdf_with_the_same_bytes_every_time(
+    name, small, corrupted, tmp_path
+):
+    chosen = corrupted if name == "corruptions" else small
+    first = write(PLOTS[name](chosen), tmp_path / "first")
+    second = write(PLOTS[name](chosen), tmp_path / "second")
+    assert [path.name for path in first] == ["first.png", "first.pdf"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    with Image.open(first[0]) as image:
+        assert min(image.size) > 200
+    pdf = first[1].read_bytes()
+    assert b"CreationDate" not in pdf
+    assert b"/Type3" not in pdf
+
+
+@pytest.mark.parametrize("name", ["bars", "drop", "radar", "errors", "curves", "critical"])
+def test_methods_are_named_as_in_the_paper(name, board):
+    shown = " ".join(texts(PLOTS[name](board)))
+    assert "SimGCD" in shown
+    assert "HiLo" in shown
+
+
+@pytest.mark.parametrize("name", ["radar", "errors", "critical"])
+def test_a_method_without_all_datasets_is_named_and_not_drawn(name, board):
+    shown = texts(PLOTS[name](board))
+    assert sum("UNO+" in text for text in shown) == 1
+    assert any(re.search("datasets are missing: UNO+", text) for text in shown)
+
+
+def test_a_bar_that_was_not_measured_is_a_cross(board):
+    panels = PLOTS["bars"](board).axes
+    crosses = [sum(line.get_marker() == "x" for line in axis.lines) for axis in panels]
+    assert crosses == [2, 0, 0] * 3
+
+
+def test_bars_have_the_colours_of_their_methods(board):
+    panel = PLOTS["bars"](board).axes[0]
+    shown = {_hex(bar.get_facecolor()) for bar in panel.patches}
+    assert shown == {looks(board.rows)[method].colour for method in ("simgcd", "hilo")}
+
+
+def _hex(colour):
+    return "#" + "".join(f"{round(255 * part):02X}" for part in colour[:3])
+
+
+def test_outcomes_add_up_to_all_images(board):
+    assert series.outcomes(board).sum(axis=1).to_list() == pytest.approx([100] * 6)
+
+
+def test_drops_are_source_and_shifted_means(board):
+    point = next(p for p in series.drops(board) if (p.dataset, p.method) == ("line+color", "hilo"))
+    assert point.source == pytest.approx(board.lookup["line+color", "line", "All", "hilo"].mean)
+    assert point.shifted_std == pytest.approx(
+        board.lookup["line+color", "color", "All", "hilo"].std
+    )
+
+
+def test_curves_end_in_the_recorded_accuracy(board):
+    table = series.learning(board.collection.records)
+    record = board.collection.records[0]
+    rows = table[
+        (table["method"] == record["method"])
+        & (table["dataset"] == record["dataset"])
+        & (table["seed"] == record["seed"])
+        & (table["role"] == "source")
+    ]
+    assert rows["epoch"].to_list() == [2, 4, 6, 8]
+    assert rows["accuracy"].iloc[-1] == pytest.approx(100 * record["sets"]["line"]["all"])
+
+
+def test_a_plot_without_data_says_what_is_missing(board, tmp_path):
+    with pytest.raises(NothingToDraw, match="no sets by corruption and severity"):
+        PLOTS["corruptions"](board)
+    alone = make(collection(tmp_path, methods=["gcd"], datasets=["line+solid"], seeds=[0]), "one")
+    with pytest.raises(NothingToDraw, match="two methods on two datasets"):
+        PLOTS["critical"](alone)
+    with pytest.raises(NothingToDraw, match="at least three evaluation sets"):
+        PLOTS["radar"](alone)
