@@ -19,6 +19,7 @@ from gcdbench.core.method_spec import MethodSpec
 from gcdbench.core.settings import TrainConfig
 from gcdbench.nn.backbone import Backbone
 from gcdbench.training.compose import Composed, compose
+from gcdbench.training.frozen_features import Trunk
 from gcdbench.training.method import Batch, Clock, FitContext, PoolFeatures, Step, Task, seeded
 from gcdbench.training.trainer import make_optimizer, trained_state
 
@@ -67,8 +68,10 @@ class Bench:
             0, 1
         )
         self.task = Task(CLASSES, OLD, labels, EPOCHS, STEPS, self.seed)
-        self.model: Composed = compose(self.spec, self.configs, self.task, tiny_backbone(self.seed))
-        self.services = FitContext(self.store, lambda *p: seeded(self.seed, *p))
+        backbone = tiny_backbone(self.seed)
+        self.trunk = Trunk(backbone, torch.device("cpu"), owner="bench")
+        self.model: Composed = compose(self.spec, self.configs, self.task, backbone)
+        self.context = FitContext(self.compute_features, lambda *p: seeded(self.seed, *p))
         self.optimizer = make_optimizer(self.model, TrainConfig(lr=0.01))
         self.number = 0
 
@@ -88,8 +91,8 @@ class Bench:
 
     def begin(self) -> None:
         """Start training as the trainer does."""
-        self.model.begin_fit(self.services)
-        self.model.begin_epoch(self.clock(), self.services)
+        self.model.begin_fit(self.context)
+        self.model.begin_epoch(self.clock(), self.context)
         self.model.train()
         self.model.backbone.eval()
 
@@ -115,8 +118,12 @@ class Bench:
         self.number += 1
         return step
 
+    def has_changed_frozen(self) -> bool:
+        """Tell whether the frozen part of the backbone is not what was loaded."""
+        return self.trunk.key(self.model.backbone) != self.trunk.digest
+
     @torch.no_grad()
-    def store(self) -> PoolFeatures:
+    def compute_features(self) -> PoolFeatures:
         """Return features of the pool under the current weights."""
         encoded = self.model.backbone(self.images)
         rows = torch.arange(POOL)
@@ -196,6 +203,28 @@ def check_row_order(make: Callable[[], Bench]) -> None:
             )
 
 
+def check_frozen_part(make: Callable[[], Bench]) -> None:
+    """The frozen part of the backbone is left alone, or declared to be changed."""
+    bench = make()
+    changed = bench.has_changed_frozen()
+    if changed and not bench.model.method.changes_frozen:
+        raise ContractError(
+            "__init__ changes weights or modules of the backbone below its trained blocks; "
+            "declare it (changes_frozen = True), so that the frozen features are not shared"
+        )
+    if bench.model.method.changes_frozen and not changed:
+        raise ContractError("changes_frozen is True, but the frozen part is as it was loaded")
+    before = bench.trunk.key(bench.model.backbone)
+    bench.begin()
+    for _ in range(STEPS):
+        bench.update()
+    if bench.trunk.key(bench.model.backbone) != before:
+        raise ContractError(
+            "training changes weights of the backbone below its trained blocks; "
+            "features that were computed with the old ones would still be used"
+        )
+
+
 def check_determinism(make: Callable[[], Bench]) -> None:
     """The same seed gives the same numbers, and the global generator is not touched."""
     state = torch.get_rng_state()
@@ -245,8 +274,8 @@ def check_predictions(make: Callable[[], Bench]) -> None:
     bench.update()
     bench.model.eval()
     with torch.no_grad():
-        first = bench.model.predict(bench.store(), bench.services)
-        second = bench.model.predict(bench.store(), bench.services)
+        first = bench.model.predict(bench.compute_features(), bench.context)
+        second = bench.model.predict(bench.compute_features(), bench.context)
     if first.shape != (POOL,) or first.dtype not in (torch.int64, torch.int32):
         raise ContractError(
             f"predict returned {first.dtype} of shape {tuple(first.shape)}; "
@@ -275,6 +304,7 @@ CHECKS = (
     check_odd_batches,
     check_mixed_precision,
     check_gradients,
+    check_frozen_part,
     check_row_order,
     check_determinism,
     check_resume,

@@ -255,7 +255,7 @@ def test_a_shallow_semantic_feature_is_trained_and_predicted_with():
     batch = made.batch(made.mixed_rows())
     shallow = made.model.backbone(batch.images).taps[1]
     torch.testing.assert_close(made.model.step(batch, made.clock()).features, shallow)
-    store = made.store()
+    store = made.compute_features()
     torch.testing.assert_close(store.features, store.taps[1])
 
 

@@ -117,7 +117,7 @@ def fit(name: str, group: TorchProcessGroup | SingleProcess) -> dict[str, Tensor
     if isinstance(group, TorchProcessGroup):
         bench.model.backbone.group = group
     more = {"seed": 0, "device": CPU, "on_step": keep, "group": group}
-    train(bench.model, Rows(bench), CONFIG, bench.services, **more)
+    train(bench.model, Rows(bench), CONFIG, bench.context, **more)
     return {"losses": torch.stack(losses), **copy.deepcopy(trained_state(bench.model))}
 
 
