@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
         for path in getattr(arguments, "plugin", None) or ():
             registry.add_plugin(Path(path))
-        return arguments.verb(arguments)
+        return int(arguments.verb(arguments))
     except UserError as error:
         if debug:
             raise

@@ -44,7 +44,7 @@ def in_parallel(
     *,
     workers: int | None,
     prepare: Callable[..., None],
-    given: tuple,
+    given: tuple[Any, ...],
 ) -> Iterator[T]:
     """Yield what processes make of the items, in any order; ``prepare`` sets a process up once."""
     workers = workers or os.cpu_count() or 1
@@ -68,7 +68,7 @@ def in_parallel(
             raise
 
 
-def _begin(prepare: Callable[..., None], given: tuple) -> None:
+def _begin(prepare: Callable[..., None], given: tuple[Any, ...]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     prepare(*given)
 
