@@ -75,7 +75,13 @@ class Bench:
         self.optimizer = make_optimizer(self.model, TrainConfig(lr=0.01))
         self.number = 0
 
+    @classmethod
+    def of(cls, text: str) -> Bench:
+        """Return a bench for a method as it is written on the command line: ``simgcd+mcc``."""
+        return cls(MethodSpec.parse(text))
+
     def clock(self) -> Clock:
+        """Return where training stands."""
         return Clock(self.number // STEPS, self.number, EPOCHS, STEPS, self.seed)
 
     def batch(self, rows: Tensor, purpose: str = "views") -> Batch:
