@@ -59,7 +59,8 @@ class SetScores(SplitAccuracies):
         given = mapping(value, where)
         own = [f.name for f in dataclasses.fields(cls) if f.name != "rates"]
         rates = {name: share for name, share in given.items() if name not in own}
-        return make(cls, {n: v for n, v in given.items() if n in own} | {"rates": rates}, where)
+        made = make(cls, {name: value for name, value in given.items() if name in own}, where)
+        return dataclasses.replace(made, rates=decode(Mapping[str, float | None], rates, where))
 
     def to_json(self) -> dict[str, Any]:
         """Return the scores as a flat mapping."""
