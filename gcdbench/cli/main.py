@@ -57,7 +57,8 @@ EXAMPLES = {
   gcdbench report --suite drawshift --methods hilo simgcd --out page""",
     "results": """
   gcdbench results merge node1/runs node2/runs --into results/runs
-  gcdbench results verify results/runs""",
+  gcdbench results verify results/runs
+  gcdbench results rescore results/runs --check              from stored predictions""",
     "list": """
   gcdbench list methods --json                               settings, defaults and sources""",
     "show": """

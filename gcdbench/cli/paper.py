@@ -86,8 +86,7 @@ def _publish(arguments: argparse.Namespace, plans: list[Plan]) -> None:
 
 
 def _cost_model(arguments: argparse.Namespace) -> CostModel:
-    sound = (r for _, r in records.read_all(arguments.results) if isinstance(r, dict))
-    return CostModel(sound)
+    return CostModel(records.readable(arguments.results))
 
 
 def listing(plans: list[Plan], model: CostModel) -> str:
