@@ -100,7 +100,7 @@ def test_every_command_does_what_it_says(home, miniature, monkeypatch, capsys):
     for words in order:
         code = main(as_run_here(words, miniature))
         out, err = capsys.readouterr()
-        # miniature datasets are sound but smaller than the published ones
+        # miniature datasets are valid but smaller than the published ones
         expected = (0, 1) if words[:2] == ["data", "verify"] else (0,)
         assert code in expected, f"gcdbench {shlex.join(words)}\n{out}\n{err}"
 

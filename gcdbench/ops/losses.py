@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.precision import full_precision
-
-UNLABELLED = -1  # the label of a row whose class must not be seen
 
 
 def mean_or_zero(per_row: Tensor) -> Tensor:

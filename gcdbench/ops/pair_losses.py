@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from gcdbench.ops.losses import UNLABELLED, cross_entropy_on, mean_or_zero
+from gcdbench.ops.labels import UNLABELLED
+from gcdbench.ops.losses import cross_entropy_on, mean_or_zero
 from gcdbench.ops.precision import full_precision
 from gcdbench.ops.random import draw_uniform
 

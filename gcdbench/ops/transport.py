@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench.ops.losses import UNLABELLED
+from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.precision import full_precision
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from gcdbench.core.method_spec import MethodSpec
 from gcdbench.core.settings import TrainConfig
 from gcdbench.nn.backbone import Backbone
+from gcdbench.ops.labels import UNLABELLED
 from gcdbench.training.compose import Composed, compose
 from gcdbench.training.method import Batch, Clock, FitContext, PoolFeatures, Step, Task, seeded
 from gcdbench.training.trainer import make_optimizer, trained_state
@@ -58,7 +59,7 @@ class Bench:
     def __post_init__(self) -> None:
         generator = seeded(self.seed, "toy")
         labels = torch.arange(POOL) % CLASSES
-        labels[(torch.arange(POOL) >= POOL // 2) | (labels >= OLD)] = -1
+        labels[(torch.arange(POOL) >= POOL // 2) | (labels >= OLD)] = UNLABELLED
         self.labels = labels
         # one flat colour pattern per class, so that there is something to learn
         pattern = torch.rand(CLASSES, 3, 4, 4, generator=generator).repeat_interleave(8, 2)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gcdbench.data.problem import Problem
 from gcdbench.nn.backbone import Backbone, Patches, Tokens
-from gcdbench.ops.losses import UNLABELLED
+from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.random import seeded
 from gcdbench.training.compose import Composed
 from gcdbench.training.frozen_features import (

@@ -26,6 +26,7 @@ from torch.nn.functional import normalize
 from gcdbench.core.settings import TaskConfig
 from gcdbench.data.problem import Problem
 from gcdbench.ops.kmeans.api import Init, semi_supervised_kmeans
+from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.metrics import accuracies
 from gcdbench.ops.random import seeded
 from gcdbench.training.method import PoolFeatures
@@ -197,7 +198,7 @@ def _halve(curve: Callable[[int], float], low: int, high: int) -> None:
 
 
 def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return features and labels, negative where the file says or implies that they are hidden."""
+    """Return features and labels of a file, negative where the labels are hidden."""
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is not an .npz file; write one with numpy.savez")
     with np.load(path) as archive:
@@ -210,6 +211,6 @@ def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
         known = archive["labelled"].astype(bool)
     if known.shape != labels.shape:
         raise ValueError(f"{path} has {len(labels)} labels but {len(known)} flags in labelled")
-    ids = np.full(len(labels), -1)
+    ids = np.full(len(labels), UNLABELLED)
     ids[known] = np.unique(labels[known], return_inverse=True)[1]
     return features, ids

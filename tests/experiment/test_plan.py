@@ -222,7 +222,7 @@ def test_suites_that_extend_each_other_are_refused(tmp_path):
     one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
     one.write_text(f"extends: {other}\ndatasets: {{a: {{source: drawshift}}}}\n")
     other.write_text(f"extends: {one}\ndatasets: {{a: {{source: drawshift}}}}\n")
-    with pytest.raises(UserError, match="extend each other in a circle"):
+    with pytest.raises(UserError, match="extend each other in a loop"):
         Suite.load(str(one))
 
 
