@@ -60,7 +60,7 @@ def paper_accuracies(name: str, role: str) -> pd.DataFrame:
 
 
 def read(folder: Path) -> list[Record]:
-    """Return the sound records of a folder."""
+    """Return the valid records of a folder."""
     return [record for _, record in records.read_all(folder) if isinstance(record, dict)]
 
 

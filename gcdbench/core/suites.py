@@ -66,7 +66,7 @@ class Suite:
         return self.data["datasets"]
 
     def check_names(self) -> None:
-        """Raise a UserError for settings of unknown methods and techniques, which have no effect."""
+        """Raise a UserError for settings of unknown methods and techniques: they have no effect."""
         for where, kind, name in self.named:
             try:
                 registry.get(kind, name)

@@ -1,6 +1,6 @@
-"""What a cell will cost, judged by what recorded cells have cost.
+"""Estimate what a cell will cost, from the cost of recorded cells.
 
-Where nothing like it is recorded, a ViT-B/16 on a CPU is judged by times that
+If no similar cell is recorded, the cost of a ViT-B/16 on a CPU is estimated from times that
 ``benchmarks/speed/training.py --write`` has measured. Nothing here imports torch.
 """
 
@@ -20,7 +20,7 @@ from gcdbench.experiment.plan import Cell
 
 VIEWS = 2  # of every image in a training step
 CONSTANTS = PACKAGE / "runner" / "constants.json"
-VIT_B16 = ("dino-vitb16", "clip-vitb16", "vit_base_patch16")  # how the names of such models begin
+VIT_B16 = ("dino-vitb16", "clip-vitb16", "vit_base_patch16")  # prefixes of the names of such models
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ def work(train: Mapping[str, Any], *, pool: int, scored: int) -> int:
 
 
 class CostModel:
-    """Seconds per image of recorded cells: of the same method if there are, else of any."""
+    """Seconds per image of recorded cells: of the same method if possible, else of any."""
 
     def __init__(self, recorded: Iterable[Mapping[str, Any]]) -> None:
         self._rates: dict[tuple, list[float]] = defaultdict(list)
         for record in recorded:
             if record.get("provenance", {}).get("side_by_side"):
-                continue  # its clock ran while the others had their turns
+                continue  # its time includes that of other cells
             problem, settings = record["problem"], record["settings"]
             images = work(
                 settings["train"],
@@ -82,9 +82,9 @@ class CostModel:
 
 
 def measured_seconds(method: str, trained: int, scored: int, *, banked: bool) -> float:
-    """Return the seconds of one CPU core for views that are trained on and images that are scored.
+    """Return the seconds that one CPU core takes for trained views and scored images.
 
-    A method that was not measured counts as the dearest one.
+    For a method that was not measured, the most expensive one is taken.
     """
     constants = json.loads(CONSTANTS.read_text(encoding="utf-8"))
     rates, by_method = constants["seconds_per_view"], constants["methods"]
@@ -95,7 +95,7 @@ def measured_seconds(method: str, trained: int, scored: int, *, banked: bool) ->
 
 
 def _sizes(cell: Cell) -> tuple[int, int]:
-    """Return how many images are trained on and scored; of absent data only the former is known."""
+    """Return how many images are trained on and scored; without the data only the former."""
     try:
         problem = cell.problem()
     except UserError:
@@ -104,12 +104,12 @@ def _sizes(cell: Cell) -> tuple[int, int]:
 
 
 def _kind(backbone: Mapping[str, Any], train: Mapping[str, Any]) -> tuple:
-    """Return what decides the cost of an image beside the method."""
+    """Return what determines the cost of an image in addition to the method."""
     return backbone["name"], backbone["train_blocks"], bool(train.get("view_bank"))
 
 
 def duration(seconds: float) -> str:
-    """Write a time so that it can be read at a glance.
+    """Return a time in readable form.
 
     >>> [duration(s) for s in (8.4, 300, 7500, 200000)]
     ['8 s', '5 min', '2 h 5 min', '2.3 days']

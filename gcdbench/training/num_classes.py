@@ -3,8 +3,8 @@
 As in GCD (Vaze et al., CVPR 2022): cluster all features with k-means for a candidate K and score
 the clusters on the labelled rows alone; the K with the highest accuracy wins. Two searches visit
 the candidates in the official order, Brent's method on the truncated K and a binary search. Both
-ask for the same K many times, which costs one clustering here. The answer is the best K visited,
-the smallest among equals.
+visit the same K many times, which is clustered only once here. The result is the best K visited,
+the smallest in case of a tie.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Search = Literal["brent", "binary"]
 
 @dataclass
 class Curve:
-    """Accuracy by K, computed when first asked for; ``asked`` is every question in order."""
+    """Accuracy by K, computed on first use; ``asked`` lists every visit in order."""
 
     accuracy: Callable[[int], float]
     values: dict[int, float] = field(default_factory=dict)
@@ -117,7 +117,7 @@ def estimate_k(
 def assumed_classes(
     config: TaskConfig, problem: Problem, *, compute_features: Callable[[], PoolFeatures], seed: int
 ) -> int:
-    """Return the number of classes that a method is given: the true one, a set one or an estimate.
+    """Return the number of classes passed to a method: true, set by the user, or estimated.
 
     The estimate clusters the pretrained features of labelled images and of a part of the others.
     """
@@ -136,7 +136,7 @@ def assumed_classes(
 
 
 def explore(curve: Callable[[int], float], *, low: int, high: int, search: Search) -> None:
-    """Ask the curve for the values of K that a search visits."""
+    """Evaluate the curve at the values of K that a search visits."""
     if not 1 <= low < high:
         raise ValueError(f"K is searched between {low} and {high}; give 1 <= low < high")
     if search == "brent":
@@ -148,7 +148,7 @@ def explore(curve: Callable[[int], float], *, low: int, high: int, search: Searc
 
 
 def run_estimate(features_path: str | Path, out_dir: str | Path, **options: Any) -> KEstimate:
-    """Estimate K from an ``.npz`` file and leave the curve as ``k_curve.csv`` and ``k_curve.png``.
+    """Estimate K from an ``.npz`` file and write the curve to ``k_curve.csv`` and ``k_curve.png``.
 
     The file holds ``features`` ``(n, d)`` and ``labels`` ``(n,)``, negative where unknown, or any
     labels and ``labelled`` ``(n,)``, True where they may be used, as ``gcdbench evaluate`` takes
@@ -172,7 +172,7 @@ def write_curve(estimate: KEstimate, path: Path) -> None:
 
 
 def plot_curve(estimate: KEstimate, path: Path) -> None:
-    """Draw the accuracy at every K visited; the suffix of the path decides the format."""
+    """Plot the accuracy at every K visited; the suffix of the path decides the format."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 3), layout="constrained")

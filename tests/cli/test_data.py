@@ -100,7 +100,7 @@ def test_a_number_out_of_range_is_answered_with_a_sentence(arguments, capsys):
 # --- verify
 
 
-def test_a_sound_dataset_differs_from_the_real_one_by_its_size_only(miniature, capsys):
+def test_a_valid_dataset_differs_from_the_real_one_by_its_size_only(miniature, capsys):
     assert call("verify", "cub", "--workers", 1, "--data-root", miniature) == 1
     assert capsys.readouterr().out.splitlines() == [
         "cub train: 400 images instead of 5,994",
