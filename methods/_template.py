@@ -30,9 +30,7 @@ from gcdbench.plugin import (
 class MyIdea(Method):
     # These attributes and Config's defaults must be literals: they are read without importing.
     paper: ClassVar[str] = ""
-    train_defaults: ClassVar[dict[str, Any]] = {
-        "lr": 0.05
-    }  # see core/settings.py
+    train_defaults: ClassVar[dict[str, Any]] = {"lr": 0.05}  # see core/settings.py
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
 
     @dataclass(frozen=True)

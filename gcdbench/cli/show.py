@@ -106,9 +106,9 @@ def size_and_cost(method: str, suite: str, results: Path) -> str:
 
     first = next(iter(Suite.load(suite).datasets))
     cell = make_cells(Request(suite, (method,), (first,)))[0]
-    backbone, told = load_backbone(cell.backbone), cell.task.num_classes
+    backbone, given = load_backbone(cell.backbone), cell.task.num_classes
     loader = make_loader(cell, backbone.image_size)
-    number = told or cell.problem().num_classes
+    number = given or cell.problem().num_classes
     model = make_model(cell, loader, backbone, num_classes=number)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     inside = sum(p.numel() for p in model.backbone.parameters() if p.requires_grad)

@@ -89,9 +89,7 @@ class PatchMix(Technique):
         if not len(source):
             return {"contrast": mean_or_zero(step.features[:0])}
         labels = batch.per_view(batch.labels)[source]
-        classes = batch.per_view(
-            labels[: len(labels) // 2]
-        )  # rows i, m + i count as one image
+        classes = batch.per_view(labels[: len(labels) // 2])  # rows i, m + i count as one image
         mixed = patch_mix(recording.patches[source], recording.patches[target], beta)
         scores = self.scores(recording.attention)
         alpha = attention_share(

@@ -107,7 +107,9 @@ def _column(path: Path) -> dict[str, str]:
     return rows
 
 
-def _check(path: Path, column: dict[str, str], sound: Callable[[str], bool], expected: str) -> None:
+def _check(
+    path: Path, column: dict[str, str], is_valid: Callable[[str], bool], expected: str
+) -> None:
     for key, value in column.items():
-        if not sound(value):
+        if not is_valid(value):
             raise UserError(f"{path}: image {key} has {value!r} instead of {expected}")

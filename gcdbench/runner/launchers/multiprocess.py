@@ -178,7 +178,7 @@ class MultiProcessRunner:
 
     def _watch(self, processes: list[SpawnProcess]) -> list[int]:
         """Wait for the end of all processes; if one dies, the others are ended as well."""
-        told, deadline, codes = False, float("inf"), [0] * len(processes)
+        terminated, deadline, codes = False, float("inf"), [0] * len(processes)
         while living := [process for process in processes if process.is_alive()]:
             wait([process.sentinel for process in living], timeout=POLL_SECONDS)
             codes = [process.exitcode or 0 for process in processes]
@@ -186,8 +186,8 @@ class MultiProcessRunner:
                 deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
             if time.monotonic() > deadline:
                 break
-            if self.stop.asked and not told:
-                told = True
+            if self.stop.asked and not terminated:
+                terminated = True
                 for process in living:
                     process.terminate()
         return codes
