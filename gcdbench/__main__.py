@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> int:
-    """Run the command line; also say so if it is interrupted while it is being imported."""
+    """Run the command line; report an interruption during imports as well."""
     try:
         from gcdbench.cli.main import main as run
     except KeyboardInterrupt:

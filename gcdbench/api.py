@@ -1,4 +1,4 @@
-"""The command line's main verbs for notebooks."""
+"""The main verbs of the command line as functions, for notebooks."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def run(
     """Run the cells that have no record yet and return the accuracies of all of them.
 
     ``settings`` is what ``--set`` is on the command line: ``{"train": {"lr": 0.05}}``. The table
-    has one row per cell, evaluation set and split, in percent. ``keep_weights`` leaves what was
-    trained beside each record, for pictures of it.
+    has one row per cell, evaluation set and split, in percent. ``keep_weights`` stores the trained
+    weights next to each record, for plots of single cells.
     """
     from gcdbench.report.collect import collect
     from gcdbench.runner.launchers.local import LocalLauncher

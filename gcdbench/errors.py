@@ -1,4 +1,4 @@
-"""The one exception for a wrong request: a sentence with the place and the remedy."""
+"""The exception for a wrong request; its message says where the mistake is and how to fix it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class UserError(ValueError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
-    """Say that a name is not known, suggest the nearest one and list the others.
+    """Return the error for an unknown name, with the nearest known name and a list of all.
 
     >>> str(unknown("method", "simgdc", ["gcd", "simgcd"]))
     "unknown method 'simgdc'; did you mean 'simgcd'? Known: gcd, simgcd"

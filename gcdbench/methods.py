@@ -1,4 +1,4 @@
-"""Makes the files of the folder methods/ importable as ``gcdbench.methods.<name>``."""
+"""Make the files of the folder methods/ importable as ``gcdbench.methods.<name>``."""
 
 from __future__ import annotations
 

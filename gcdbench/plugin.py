@@ -1,4 +1,4 @@
-"""All that the author of a method or technique imports, in one place.
+"""Everything that the author of a method or technique imports, in one place.
 
 The contract (``Method``, ``Technique`` and what their methods are given) and its checks, heads,
 losses and random draws. What two methods or more use belongs here; a plug-in imports nothing else
@@ -25,8 +25,8 @@ from gcdbench.ops.domain_losses import (
     warm_start,
 )
 from gcdbench.ops.kmeans.api import assign, semi_supervised_kmeans
+from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.losses import (
-    UNLABELLED,
     cross_entropy_on,
     info_nce,
     mean_entropy_deficit,

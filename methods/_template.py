@@ -28,9 +28,9 @@ from gcdbench.plugin import (
 
 
 class MyIdea(Method):
-    # These attributes and Config's defaults are literals: they are read without an import.
+    # These attributes and Config's defaults must be literals: they are read without importing.
     paper: ClassVar[str] = ""
-    train_defaults: ClassVar[dict[str, Any]] = {"lr": 0.05}  # TrainConfig in gcdbench/settings.py
+    train_defaults: ClassVar[dict[str, Any]] = {"lr": 0.05}  # see core/settings.py
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
 
     @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class MyIdea(Method):
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         c = self.config
-        labels = batch.per_view(batch.labels)  # (2B,), -1 where hidden; all first views come first
+        labels = batch.per_view(batch.labels)  # (2B,), UNLABELLED where hidden; first views first
         features = self.encode(batch).cls  # (2B, d)
         logits = self.classify(features)
         terms = {  # named and weighted; the trainer adds them up and logs them
-            "classify": cross_entropy_on(logits, labels),  # an exact 0 if no row is labelled
+            "classify": cross_entropy_on(logits, labels),  # exactly 0 if no row is labelled
             "contrast": c.contrast_weight * info_nce(self.project(features)),
             "entropy": c.entropy_weight * mean_entropy_deficit(logits, temperature=1.0),
         }

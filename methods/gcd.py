@@ -1,7 +1,7 @@
 """GCD: contrastive representation and semi-supervised k-means (Vaze et al., CVPR 2022).
 
-The backbone is trained by contrast alone, of two views for all images and of classes for the
-labelled ones. The head is dropped afterwards; all images are clustered by their features, and
+The backbone is trained by contrastive losses only: between two views for all images, and between
+classes for the labelled ones. The head is then dropped; all images are clustered by features, and
 labelled images always stay in the cluster of their class.
 """
 
@@ -71,7 +71,7 @@ class GCD(Method):
         return self.head(features)
 
     def predict(self, pool: PoolFeatures, context: FitContext) -> Tensor:
-        """Cluster the training images, then give every query to its nearest centre."""
+        """Cluster the training images, then assign every query to its nearest centre."""
         clusters = semi_supervised_kmeans(
             pool.features[pool.unlabelled],
             pool.features[pool.labelled],

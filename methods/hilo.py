@@ -1,4 +1,4 @@
-"""HiLo: semantic and domain features that know nothing of each other (Wang et al., ICLR 2025).
+"""HiLo: semantic features that are independent of domain features (Wang et al., ICLR 2025).
 
 SimGCD's head on the last block's CLS token finds the classes; a second head of the same design on
 the first block's CLS token finds the domains. Labelled images belong to one known domain, the other
@@ -8,10 +8,10 @@ the two heads independent. PatchMix and the curriculum over domains are techniqu
 The paper does not say how the critic of the mutual information is trained, and its released code
 lets it minimise the estimate along with the features, with a critic too simple to see dependence.
 The default follows the mathematics: the critic, a perceptron as printed, maximises the estimate
-while the features minimise it, in one backward pass through a gradient reversal. An estimate has no
-lower bound for features that fool the critic, so they are held to what independence gives, and the
-critic's scores have a limit: without both, training can run away. The preset ``released`` repeats
-the authors' code. "Released" below is that code.
+while the features minimise it, in one backward pass through a gradient reversal. The estimate has
+no lower bound for features that fool the critic, so the features minimise it only down to the value
+of independence, and the critic's scores are limited: without both, training can diverge. The preset
+``released`` repeats the authors' code. "Released" below is that code.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class HiLo(Method):
         critic_update: Literal["adversarial", "joint"] = "adversarial"  # ours; released: joint
         critic_scaled: bool = True  # ours: every projection at length sqrt(e); released: as it is
         critic_limit: float | None = 5.0  # of its scores, ours; released: none needed
-        stop_at_independence: bool = True  # ours: features that fool the critic gain nothing more
+        stop_at_independence: bool = True  # ours: no reward below the value of independence
         critic_dim: int = 512  # hidden width of the perceptron, ours; no source gives one
         information_weight: float = 1.0  # paper and released
         domain_entropy_weight: float = 0.1  # paper and released
@@ -154,7 +154,7 @@ class HiLo(Method):
     def clusters(self, z: Tensor, batch: Batch, clock: Clock) -> Tensor:
         """Return the cluster (B,) of every unlabelled image, UNLABELLED for labelled ones.
 
-        Cluster 0 is that of the labelled images; without any, all clusters would be nameless.
+        Cluster 0 is that of the labelled images; without any, clusters have no fixed order.
         """
         c, hidden = self.config, torch.full_like(batch.labels, UNLABELLED)
         order = batch.order if c.align_clusters else torch.arange(len(batch), device=z.device)
@@ -170,22 +170,22 @@ class HiLo(Method):
             n_init=c.kmeans_init,
             max_iter=c.kmeans_iter,
             tol=c.kmeans_tol,
-            device="cpu",  # a hundred tiny steps: faster than their launches on an accelerator
+            device="cpu",  # a hundred tiny steps: faster than kernel launches on a GPU
         )
         if c.align_clusters:
             return hidden.index_copy(0, order[~labelled], found.labels.to(z.device))
-        # The clusters come with labelled images first, but are read as if in the batch's order.
+        # The clusters are ordered labelled images first, but are used as if in the batch's order.
         rows = torch.cat([found.labelled_labels, found.labels]).to(z.device)
         return rows.masked_fill(labelled, UNLABELLED)
 
     def information(self, z: Tensor, domain_z: Tensor) -> Tensor:
-        """Return the loss by which the projections of the two heads become independent.
+        """Return the loss that makes the projections of the two heads independent.
 
-        Adversarial: the critic's loss, minus the estimated information; the reversal makes the
-        features minimise that information, until the critic cannot tell it from independence.
-        Joint: the estimate itself, for critic and features. No other term sees the length of a
-        projection. It must not decide whether the critic can learn, nor be a way for the features
-        to hide from it: hence the common scale.
+        Adversarial: the critic's loss is minus the estimated information; through the reversal the
+        features minimise that information, until the critic cannot distinguish it from
+        independence. Joint: the estimate itself, for critic and features. No other term depends on
+        the length of a projection. So that the length neither keeps the critic from learning nor
+        lets the features escape it, all projections have a common scale.
         """
         c = self.config
         if c.critic_scaled:
@@ -229,7 +229,7 @@ class HiLo(Method):
 
 
 class Head(nn.Module):
-    """A projector and a cosine classifier side by side on one feature, as in SimGCD."""
+    """A projector and a cosine classifier on one feature, as in SimGCD."""
 
     def __init__(self, in_dim: int, num_classes: int, config: Any, generator: Generator) -> None:
         super().__init__()

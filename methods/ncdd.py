@@ -1,12 +1,12 @@
 """NCDD: new classes under a domain shift by mutual information, a re-creation (HiLo, ICLR 2025).
 
-Official are only an abstract and two sentences in the HiLo paper, which compares with NCDD on
+The only sources are an abstract and two sentences in the HiLo paper, which compares with NCDD on
 CUB-C: all target images are clustered, those of unseen classes too; representations are
 self-supervised, and the mutual information between labels and inputs is maximised. No code was
-found. Decided here: everything else. A cosine classifier and a projector beside it, as in SimGCD,
-learn from labels and by contrast; in place of SimGCD's sharpened self-distillation stands the
-information I(x; y) = H(mean of p) - mean of H(p) of the unlabelled images. So its numbers say what
-such a method does here, not what its authors' would do.
+found. Everything else was decided here. A cosine classifier and a projector, as in SimGCD, learn
+from labels and by contrast; SimGCD's sharpened self-distillation is replaced by the information
+I(x; y) = H(mean of p) - mean of H(p) of the unlabelled images. Its numbers therefore show what such
+a method does here, not what the authors' own method would do.
 """
 
 from __future__ import annotations
@@ -92,6 +92,6 @@ class NCDD(Method):
 
 @full_precision
 def mean_entropy(logits: Tensor) -> Tensor:
-    """Return the mean entropy of the rows' posteriors: low where each row is sure of its class."""
+    """Return the mean entropy of the rows' posteriors: low if every row is sure of its class."""
     log_p = logits.log_softmax(1)
     return mean_or_zero(-(log_p.exp() * log_p).sum(1))

@@ -1,10 +1,10 @@
 """ORCA: open-world learning with an adaptive margin (Cao et al., ICLR 2022).
 
-A cosine classifier over old and new classes learns from labels with a head start for the true
-class, which is large while unlabelled images are uncertain: known classes must not run ahead.
-Every image shall agree with a partner, one of its label or its nearest neighbour, and all classes
-shall be used. Decided here: the common sampler, schedule and scores; the authors draw batches in
-the proportion of the two sets and match new classes separately.
+A cosine classifier over old and new classes learns from labels with a margin for the true class,
+which is large while unlabelled images are uncertain, so that known classes are not learnt too fast.
+Every image is trained to agree with a partner, one of its label or its nearest neighbour, and a
+further term keeps all classes in use. Decided here: the common sampler, schedule and scores; the
+authors draw batches in proportion to the two sets and match new classes separately.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ class ORCA(Method):
             scale=config.scale,
             generator=task.generator("heads"),
         )
-        unit_rows_(self.classifier.weight)  # as released: the length decides how fast it turns
+        unit_rows_(self.classifier.weight)  # as released: the length determines how fast it rotates
         self.register_buffer("uncertainty", torch.zeros(()))
         self.register_buffer("confidence", torch.zeros(2))  # this epoch: sum, number of rows
 
     @torch.no_grad()
     def begin_epoch(self, clock: Clock, context: FitContext) -> None:
-        """Measure the uncertainty of the unlabelled images, which is the epoch's margin.
+        """Compute the uncertainty of the unlabelled images, which is the epoch's margin.
 
-        Measured in "training" it is that of the last epoch's batches and needs no pass over all
-        images but the first.
+        With "training" it is computed from the last epoch's batches, and only the first epoch needs
+        a pass over all images.
         """
         total, rows = self.confidence.unbind()
         if self.config.measure == "sweep" or not rows:

@@ -1,11 +1,11 @@
 """RankStats+: pairs by rank statistics (Han et al., ICLR 2020; for GCD by Vaze et al., CVPR 2022).
 
-Two images belong together if the strongest dimensions of their features are the same. These pairs
-train a linear classifier over old and new classes by a pairwise cross-entropy, labelled images by
-an ordinary one, and a consistency term that grows with time ties the two views. "Released" below is
-AutoNovel's code; the form for GCD, with one head for all classes and pairs over all images, was
-never released. Decided here: the labels settle the pairs of two labelled images, and the
-cross-entropy sees the outputs of all classes, so that labelled images keep off the new ones.
+Two images form a positive pair if the strongest dimensions of their features are the same. These
+pairs train a linear classifier over old and new classes by a pairwise cross-entropy, labelled
+images by an ordinary one, and a consistency term with growing weight compares the two views.
+"Released" below is AutoNovel's code; the form for GCD, with one head for all classes and pairs over
+all images, was never released. Decided here: the labels decide the pairs of two labelled images,
+and the cross-entropy sees the outputs of all classes, so that labelled images avoid the new ones.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A cosine classifier over old and new classes learns from labels, and from its own sharpened
 prediction for the other view of an image; a mean-entropy term keeps all classes in use. A
-projector is trained beside it with contrastive terms. "Released" below is the authors' code, which
+projector is trained with contrastive terms as well. "Released" below is the authors' code, which
 differs from the HiLo paper's summary of it in the order of the weights and in the teacher's
 temperature.
 """

@@ -2,14 +2,14 @@
 
 Labelled images are the source, unlabelled ones the target. Balanced transport to many prototypes,
 swapped with the nearest neighbour, clusters the target; unbalanced transport to the prototypes of
-the old classes tells which target images belong to one of them, and those learn it as their label.
-"Released" below is the authors' code. Decided here, as the method was not made for this task: both
-views are rows of the batch; the memory is cut to the size of the task; the image itself is kept
-from being its neighbour, and no other image; transport runs until it has converged. Images that are
-rejected at the end are clustered by spherical k-means into the new classes (the authors cluster
-those that are private by their true labels). Queries outside of the training images are transported
-by themselves and join these clusters. Momentum is plain and the learning rate follows the cosine of
-all methods; the authors use Nesterov's and let the rate fall as (1 + 10 t)^-0.75.
+the old classes decides which target images belong to one of them, and these learn it as their
+label. "Released" below is the authors' code. Decided here, because the method was not made for this
+task: both views are rows of the batch; the memory is limited to the size of the task; only the
+image itself is excluded from being its neighbour; transport runs until it has converged. Images
+that are rejected at the end are clustered by spherical k-means into the new classes (the authors
+cluster those that are private by their true labels). Queries outside of the training images are
+transported separately and assigned to these clusters. Momentum is plain and the learning rate
+follows the cosine of all methods; the authors use Nesterov momentum and (1 + 10 t)^-0.75.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class UniOT(Method):
         epsilon: float = 0.05  # of the balanced assignment, released
         iterations: int = 3  # of the balanced assignment, released
         queue: int = 5000  # remembered target images, released for DomainNet
-        queue_per_class: int = 10  # and at most so many for each class; our decision
+        queue_per_class: int = 10  # and at most this many per class; our decision
         detect_after: int = 100  # steps without the common-class term, released
         gamma: float = 0.7  # cosine that makes an image similar to an old class, released
         mass_momentum: float = 1.0  # mu, released for DomainNet: the mass of classes stays uniform
-        drop_absent: bool = True  # mistrust old classes that get little mass; released
+        drop_absent: bool = True  # do not trust old classes that get little mass; released
         stop: Literal["relative", "pot"] = "relative"  # our decision; released: the early "pot"
         backbone_lr: float = 0.1  # share of the heads' learning rate, released
         hidden_dim: int = 2048  # of the projection, released
@@ -155,7 +155,7 @@ class UniOT(Method):
         return cross_entropy_on(self.known(target), labels, sure, temperature=c.temperature)
 
     def _detect(self, n: Tensor, generator: Generator, tolerance: float = 1e-4) -> Detection:
-        """Transport rows to the old classes, beside fake ones that make both sides equal."""
+        """Transport rows to the old classes, with fake rows that make both sides equal."""
         c = self.config
         mass, known = self.class_mass, self.known.weight
         similarity = adaptive_filling(
@@ -232,6 +232,6 @@ class UniOT(Method):
 
 
 def target_rows(labels: Tensor, ids: Tensor) -> Tensor:
-    """Return the unlabelled rows in the order of their images, so that draws follow no other."""
+    """Return the unlabelled rows sorted by image, so that draws do not depend on batch order."""
     order = ids.argsort(stable=True)
     return order[labels[order] == UNLABELLED]

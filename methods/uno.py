@@ -2,11 +2,11 @@
 
 The targets of labelled images are their labels, those of unlabelled ones an assignment that uses
 all classes about equally (Sinkhorn), computed from one view and taught to the other. Several heads
-for the new classes, and as many with more clusters than classes, learn side by side; the head with
-the smallest loss in the last epoch predicts. "Released" below is UNO's code; UNO+, in which
+for the new classes, and as many with more clusters than classes, are trained in parallel; the head
+with the smallest loss in the last epoch predicts. "Released" below is UNO's code; UNO+, in which
 unlabelled images may also be assigned to old classes, was never released. Decided here: no
-supervised stage before, as for all methods; prototypes are brought to length one after each step,
-not before the next, so that predictions see them so, too.
+supervised stage before, as for all methods; prototypes are normalised after each step, not before
+the next, so that predictions use normalised ones, too.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class UNO(Method):
     def _swapped(
         self, head: MultiHeadPrototypes, views: Tensor, batch: Batch
     ) -> tuple[Tensor, Tensor]:
-        """Let the targets of one view teach the other: logits (V, H, B, K), losses (H,)."""
+        """Return losses (H,) of logits (V, H, B, K) against the targets of the other view."""
         c = self.config
         logits = torch.stack([self._score(head, view) for view in views])
         past = self._score_past(head).expand(len(views), -1, -1, -1)
@@ -129,7 +129,7 @@ class UNO(Method):
 
     @torch.no_grad()
     def _score_past(self, head: MultiHeadPrototypes) -> Tensor:
-        """Score the remembered features by the current prototypes and running batch statistics."""
+        """Return the cosines of the stored features, with running batch statistics."""
         if self.queue is None:
             columns = self.task.num_old + head.prototypes.shape[1]
             return head.prototypes.new_empty(head.heads, 0, columns)

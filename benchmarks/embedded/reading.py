@@ -1,14 +1,14 @@
-"""Read the records of the embedded suites: means, what seeds can tell, the order in the paper.
+"""Summarise the records of the embedded suites: means, significance, agreement with the paper.
 
     python benchmarks/embedded/reading.py results/drawshift/records results/drawshift/variants
 
 Accuracy is that of All. Pairs of methods are compared on each dataset by a t-test over the seeds
-that both have, corrected by Holm for all rows; it speaks of other seeds, not of other datasets.
+that both have, corrected by Holm for all rows; it holds for other seeds, not for other datasets.
 Kendall's tau is 1 for the same order of methods as in the paper, 0 for no relation, -1 for the
 opposite one. Its interval resamples the datasets and seeds here and the paper's datasets, each with
-replacement, so it says how far the order can be trusted, on both sides. The second folder, which
-may be left out, holds variants of the methods (other techniques, other settings); each is compared
-with the method that it varies.
+replacement, so it shows how reliable both orders are. The second folder, which is optional, holds
+variants of the methods (other techniques, other settings); each is compared with the method that
+it varies.
 """
 
 from __future__ import annotations

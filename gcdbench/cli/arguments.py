@@ -1,4 +1,4 @@
-"""Types of arguments, and how results are printed: what several verbs share."""
+"""Argument types and the printing of results, shared by several verbs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Shell completion: scripts that ask ``gcdbench completion words ...`` what may come next.
+"""Shell completion: scripts that call ``gcdbench completion words ...`` for the candidates.
 
-Verbs and flags are read off the parser, names off the registry; torch is never imported.
+Verbs and flags come from the parser, names from the registry; torch is never imported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _gcdbench() {
 }
 complete -o default -F _gcdbench gcdbench
 """,
-    "zsh": """# put this into ~/.zshrc, behind compinit:  eval "$(gcdbench completion zsh)"
+    "zsh": """# put this into ~/.zshrc, after compinit:  eval "$(gcdbench completion zsh)"
 _gcdbench() {
     local -a found
     found=("${(@f)$(gcdbench completion words "${(@)words[2,CURRENT]}" 2>/dev/null)}")
@@ -63,7 +63,7 @@ def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[st
 def descend(
     parser: argparse.ArgumentParser, words: Sequence[str]
 ) -> tuple[argparse.ArgumentParser, list[str]]:
-    """Follow verbs and their actions down; return the innermost parser and what is left for it."""
+    """Return the parser of the verb and action that the words name, and the words after these."""
     left: list[str] = []
     for word in words:
         found = verbs(parser)
@@ -137,18 +137,22 @@ def _suites(words: Sequence[str], current: str) -> Iterable[str]:
 
 
 def _method_specs(words: Sequence[str], current: str) -> Iterable[str]:
-    """Return methods; behind ``simgcd+`` what can be laid over it, behind ``hilo-`` what can go."""
+    """Return methods; after ``simgcd+`` the techniques, after ``hilo-`` those of the method."""
     begun = re.fullmatch(r"(([a-z0-9_]+).*[+-])[a-z0-9_]*", current)
     if begun is None:
         return registry.available("method")
     if begun[1].endswith("+"):
         return [begun[1] + name for name in registry.available("technique")]
-    face = registry.available("method").get(begun[2])
-    return [begun[1] + name for name in (face.constants.get("techniques", ()) if face else ())]
+    info = registry.available("method").get(begun[2])
+    return [begun[1] + name for name in (info.constants.get("techniques", ()) if info else ())]
 
 
 def _datasets(words: Sequence[str], current: str) -> Iterable[str]:
+    """Return the plug-ins for ``data info|verify|make-ssb-c``, else the datasets of suites."""
     from gcdbench.core.suites import Suite, suites
+
+    if words[0] == "data" and "--datasets" not in words:
+        return registry.available("dataset")
 
     given = dict(itertools.pairwise(words)).get("--suite")
     try:
@@ -167,7 +171,7 @@ def _plots(words: Sequence[str], current: str) -> Iterable[str]:
 
 def _shown(words: Sequence[str], current: str) -> Iterable[str]:
     kind = words[1] if len(words) > 1 else ""
-    return registry.available({"dataset": "source"}.get(kind, kind)) if kind != "" else ()
+    return registry.available(kind) if kind in registry.KINDS else ()
 
 
 _NAMES: dict[str, Callable[[Sequence[str], str], Iterable[str]]] = {
@@ -181,6 +185,5 @@ _NAMES: dict[str, Callable[[Sequence[str], str], Iterable[str]]] = {
         *registry.available("technique"),
     ],
     "base": lambda words, current: registry.available("method"),
-    "sources": lambda words, current: registry.available("dataset"),
-    "source": lambda words, current: registry.available("dataset"),
+    "dataset": lambda words, current: registry.available("dataset"),
 }

@@ -1,4 +1,4 @@
-"""The command line: from arguments to a request; each verb has a module next to this one.
+"""The command line: build a request from the arguments; each verb has a module next to this one.
 
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 some cells failed, 2
 the request was wrong, 130 interrupted. Heavy modules are imported inside the verbs that need them.
@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Before numpy is imported: many threads are torch's business. Threads that BLAS starts for numpy
-# and scipy in addition slow them down: corrupting an image takes fifty times as long.
+# Set before numpy is imported. Torch uses many threads; additional ones that BLAS starts for numpy
+# and scipy slow everything down: corrupting an image takes fifty times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from gcdbench import __version__
@@ -35,10 +35,10 @@ verbs:
 {verbs}
 
 examples:
-  gcdbench list methods                              what there is
-  gcdbench run --suite drawshift --quick             a tiny version, for a look
-  gcdbench run --suite drawshift --methods hilo gcd  train, score, rank
-  gcdbench report --suite drawshift                  a page, from the records
+  gcdbench list methods                              list all methods
+  gcdbench run --suite drawshift --quick             a tiny version, for a first look
+  gcdbench run --suite drawshift --methods hilo gcd  train, score and rank
+  gcdbench report --suite drawshift                  a web page from the records
   gcdbench reproduce --list                          the paper's tables
 """
 EXAMPLES = {
@@ -80,7 +80,7 @@ log = logging.getLogger("gcdbench")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Parser that answers a wrong argument with one sentence, and a near name if there is one."""
+    """Parser that reports a wrong argument in one sentence, with the nearest known name."""
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
@@ -92,7 +92,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Main(_Parser):
-    """The outermost parser: its help fits a screen."""
+    """The top-level parser, whose help fits one screen."""
 
     verbs: Any
 
@@ -201,7 +201,7 @@ def _first_line(function: Callable[..., int]) -> str:
 
 
 def _add_request(parser: argparse.ArgumentParser) -> None:
-    """Add the flags by which all verbs name the same cells."""
+    """Add the flags that name cells, the same for all verbs."""
     add = parser.add_argument
     add("--suite", required=True, help="name of a suite, or a YAML file")
     add("--methods", nargs="+", default=(), metavar="METHOD", help="simgcd, hilo-patchmix, ...")
@@ -209,7 +209,7 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that choose among the cells of a suite or table, and change them."""
+    """Add the flags that select cells of a suite or table and change their settings."""
     add = parser.add_argument
     add("--datasets", nargs="+", default=(), metavar="NAME", help="some of them (default: all)")
     add(

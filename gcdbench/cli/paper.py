@@ -19,7 +19,7 @@ log = logging.getLogger("gcdbench")
 
 
 def add_reproduce(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``reproduce`` beside those that say how cells are run."""
+    """Add the arguments of ``reproduce`` to those that say how cells are run."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
     add = parser.add_argument
@@ -30,15 +30,15 @@ def add_reproduce(parser: argparse.ArgumentParser) -> None:
 
 
 EXAMPLES = """examples:
-  gcdbench reproduce --list                                  what there is, and what it costs
-  gcdbench reproduce ssb_c --data-root /data                 the main table; goes on after a stop
+  gcdbench reproduce --list                                  all tables and their cost
+  gcdbench reproduce ssb_c --data-root /data                 the main table; can be resumed
   gcdbench reproduce ablation_step --scale embedded --seeds 0    the same rows on drawings
-  gcdbench reproduce ablation_step --show                    what is recorded beside the paper
+  gcdbench reproduce ablation_step --show                    recorded and printed numbers
 """
 
 
 def reproduce(arguments: argparse.Namespace) -> int:
-    """Run a table of the paper and print it beside the measured one."""
+    """Run a table of the paper and print its numbers next to the measured ones."""
     choice = Choice(
         scale=arguments.scale,
         datasets=tuple(arguments.datasets),
@@ -64,7 +64,7 @@ def reproduce(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace, plans: list[Plan]) -> int:
     """Train the cells without a record; return how many failed."""
     shared = distinct(cell for plan in plans for cell in plan.cells.values())
-    # frozen features are kept from cell to cell of one dataset
+    # cells of one dataset run in a row and share frozen features
     cells = sorted(shared.values(), key=lambda cell: cell.dataset)
     return len(execute(arguments, cells).failed)
 
@@ -109,13 +109,13 @@ def listing(plans: list[Plan], model: CostModel) -> str:
             "",
             f"{total}; all of them cost {images} images{f' and {time}' * (time != '?')}.",
             "Images are views that pass the backbone in training; the time is that of one process, "
-            "told by the records in --results of cells like these.",
+            "estimated from the records of similar cells in --results.",
         ]
     )
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
-    """Put words below each other: the first and the last column to the left."""
+    """Return aligned columns: the first and the last one to the left."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     return [
         "  ".join(
@@ -130,7 +130,7 @@ def _columns(rows: list[list[str]]) -> list[str]:
 
 
 def _cost(estimates: list[Estimate]) -> tuple[str, str]:
-    """Return images and time in words; the latter only if it is known of all."""
+    """Return images and time in words; the time only if it is known for all cells."""
     images = sum(one.images for one in estimates)
     text = f"{images / 1e9:.1f} billion" if images >= 1e9 else f"{images / 1e6:.1f} million"
     known = [one.seconds for one in estimates if one.seconds is not None]

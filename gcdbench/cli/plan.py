@@ -1,4 +1,4 @@
-"""The verbs plan and status: what would run, and where each cell stands. No torch."""
+"""The verbs plan and status: what would run, and the state of each cell. No torch."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def plan(arguments: argparse.Namespace, request: Request) -> int:
 
 
 def _absent(cells: Sequence[Cell]) -> dict[str, str]:
-    """Return the datasets that are not there, with what is missing; their cells have no key."""
+    """Return the missing datasets with the reason; their cells have no key."""
     reasons = {}
     for cell in {cell.dataset: cell for cell in cells}.values():
         try:
@@ -83,13 +83,13 @@ def add_status(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=5.0,
         metavar="SECONDS",
-        help="look again and again",
+        help="refresh until all cells are done",
     )
     add("--json", action="store_true", help="for programs")
 
 
 def status(arguments: argparse.Namespace, request: Request) -> int:
-    """Show where each cell stands, and why one failed or is stale."""
+    """Show the state of each cell, and why one failed or is stale."""
     from gcdbench.runner import status as status_
 
     records.check_folder(arguments.results)

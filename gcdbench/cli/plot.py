@@ -1,4 +1,4 @@
-"""The verb plot: what the report draws from many records, and pictures of single cells.
+"""The verb plot: plots of many records, and pictures of single cells.
 
 Heavy modules are imported inside the functions, so that ``--help`` stays fast.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PICTURES = {
     "pca": "domain and semantic features in the plane, with thumbnails (kept weights)",
     "attention": "what the class token attends to, by head (kept weights)",
-    "clusters": "contact sheets: what was put together, worst first",
+    "clusters": "contact sheets of predicted clusters, worst first",
 }
 
 

@@ -1,4 +1,4 @@
-"""The verbs list, check and new-method: what plug-ins there are, and how to write one."""
+"""The verbs list, check and new-method: list, test and write plug-ins."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Run the contract's checks on a plug-in, in sentences."""
+    """Run the contract's checks on a plug-in and report failures as sentences."""
     failed = 0
     for finding in findings(arguments.target):
         state = "ok  " if finding.problem is None else "FAIL"
@@ -223,7 +223,7 @@ def findings(target: str) -> Iterator[Finding]:
 
 
 def _sentence(error: Exception, path: Path) -> str:
-    """Say what went wrong, with the last line of the plug-in that was involved."""
+    """Return an error as a sentence, with the last line of the plug-in in the traceback."""
     message = str(error).strip().splitlines()[0] if str(error).strip() else ""
     if type(error).__name__ == "ContractError":
         return message

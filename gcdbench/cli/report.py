@@ -74,7 +74,7 @@ def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
 
 
 def plot(arguments: argparse.Namespace, request: Request) -> int:
-    """Draw the plots that were asked for, or all for which there are data."""
+    """Draw the requested plots, or all for which there are data."""
     if "sensitivity" in arguments.kinds and not arguments.over:
         raise UserError("plot sensitivity: say over which setting, for example --over train.lr")
 
@@ -143,14 +143,14 @@ def _board(arguments: argparse.Namespace, request: Request) -> Board:
 
 
 def suite_name(request: Request) -> str:
-    """Return what the files of a report are called by."""
+    """Return the name that the files of a report begin with."""
     from gcdbench.core.suites import Suite
 
     return Suite.load(request.suite).name + ("-quick" if request.quick else "")
 
 
 def folder(arguments: argparse.Namespace) -> Path:
-    """Return where reports are written to."""
+    """Return the folder that reports are written to."""
     return getattr(arguments, "out", None) or arguments.results / "leaderboard"
 
 
@@ -164,7 +164,7 @@ def _write_page(board: Board, arguments: argparse.Namespace, request: Request) -
 
 
 def _command(request: Request) -> str:
-    """Return the command that makes this page again, without folders of this machine."""
+    """Return the command that makes this page, without local paths."""
     words = ["gcdbench", "report", "--suite", Path(request.suite).name]
     for flag, values in (
         ("--methods", request.methods),

@@ -14,7 +14,7 @@ log = logging.getLogger("gcdbench")
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
-    """Add what can be done with results folders."""
+    """Add the arguments of ``results``."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", dest="action", required=True)
     merging = actions.add_parser("merge", help="copy the records of other folders into one")
     merging.add_argument("sources", nargs="+", type=Path, metavar="DIR")
@@ -32,21 +32,21 @@ def results(arguments: argparse.Namespace) -> int:
     if arguments.action == "rescore":
         return _rescore(arguments)
 
-    from gcdbench.runner.merge import merge, sound
+    from gcdbench.runner.merge import merge, valid_records
 
     if arguments.action == "verify":
         if not arguments.folder.is_dir():
             raise UserError(f"results verify: no folder {arguments.folder}")
         refused: list[tuple[Path, str]] = []
-        count = sum(1 for _ in sound(arguments.folder, refused))
-        say(f"{count} sound records, {len(refused)} that cannot be trusted")
+        count = sum(1 for _ in valid_records(arguments.folder, refused))
+        say(f"{count} valid records, {len(refused)} invalid")
     else:
         merged = merge(arguments.sources, arguments.into)
         refused = merged.refused
-        for folder in merged.beside:
-            log.warning("%s: two records with one key and other numbers; both are kept", folder)
-        counts = len(merged.copied), len(merged.same), len(merged.beside), len(refused)
-        say("{} copied, {} there already, {} kept beside another, {} refused".format(*counts))
+        for folder in merged.differing:
+            log.warning("%s: two records with one key and different numbers; both are kept", folder)
+        counts = len(merged.copied), len(merged.same), len(merged.differing), len(refused)
+        say("{} copied, {} already there, {} kept as previous-<n>, {} refused".format(*counts))
     for path, reason in refused:
         log.error("%s %s", path, reason)
     return 1 if refused else 0

@@ -1,4 +1,4 @@
-"""The verb run: its flags, and what it does with the outcome. Torch is imported by launchers."""
+"""The verb run: its flags and the report of the outcome. Torch is imported by launchers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace, request: Request) -> int:
 def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Outcome:
     """Train the cells that have no record yet, log the outcome and return it.
 
-    What is missing or not writable is said before anything is trained.
+    Missing data and folders that cannot be written are reported before anything is trained.
     """
     records.check_writable(arguments.results)
     for cell in cells:
@@ -85,7 +85,7 @@ def without_weights(cells: Sequence[Cell], results: Path) -> list[Cell]:
 
 
 def is_main() -> bool:
-    """Tell whether this process reports: of those that torchrun has started, only the first."""
+    """Return whether this process reports: of those that torchrun has started, only the first."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -110,7 +110,7 @@ def _rerun_start(results: Path, cells: Sequence[Cell]) -> float:
 
 
 def make_options(arguments: argparse.Namespace, cells: Sequence[Cell]) -> RunOptions:
-    """Return the options of a run; refuse those that do not go together."""
+    """Return the options of a run; raise a UserError for those that exclude each other."""
     from gcdbench.runner.trackers import check_tensorboard
 
     if arguments.tensorboard:
@@ -141,7 +141,7 @@ def make_options(arguments: argparse.Namespace, cells: Sequence[Cell]) -> RunOpt
 
 
 def _cache_folder(arguments: argparse.Namespace) -> Path | None:
-    """Return where frozen features are kept, if they are."""
+    """Return the folder of the cache of frozen features, or None without a cache."""
     if arguments.cache_gb <= 0:
         return None
     place = os.environ.get("GCDBENCH_CACHE")

@@ -16,8 +16,8 @@ def add_show(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("kind", choices=tuple(registry.KINDS))
     add("name")
-    add("--suite", help="also say how large the method is and what a cell costs on this suite")
-    add("--results", type=Path, default=Path("results/runs"), metavar="DIR", help="to judge by")
+    add("--suite", help="also show the method's size and the cost of a cell on this suite")
+    add("--results", type=Path, default=Path("results/runs"), metavar="DIR", help="with records")
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -46,7 +46,7 @@ def config_fields(info: registry.PluginInfo) -> dict[str, dict[str, Any]]:
 
 
 def describe_plugin(info: registry.PluginInfo, fields: Mapping[str, Mapping[str, Any]]) -> str:
-    """Describe a plug-in and its settings with the sources of their defaults."""
+    """Return a description of a plug-in: its settings with the sources of their defaults."""
     lines = [info.doc.strip(), ""]
     if info.constants.get("paper"):
         lines.append(f"paper: {info.constants['paper']}")
@@ -68,7 +68,7 @@ def describe_plugin(info: registry.PluginInfo, fields: Mapping[str, Mapping[str,
 
 
 def paper_results(method: str) -> str:
-    """Return the numbers that the HiLo paper's main tables print for a method, or nothing."""
+    """Return a method's numbers in the HiLo paper's main tables, empty if there are none."""
     from gcdbench.report import paper_numbers as published
 
     rows = [
@@ -96,7 +96,7 @@ def paper_results(method: str) -> str:
 
 
 def size_and_cost(method: str, suite: str, results: Path) -> str:
-    """Count what a method trains on a suite's first dataset, and judge what a cell of it costs."""
+    """Return a method's trained parameters and estimated cost on a suite's first dataset."""
     from gcdbench.core.suites import Suite
     from gcdbench.experiment import records
     from gcdbench.experiment.plan import Request, make_cells
@@ -106,9 +106,9 @@ def size_and_cost(method: str, suite: str, results: Path) -> str:
 
     first = next(iter(Suite.load(suite).datasets))
     cell = make_cells(Request(suite, (method,), (first,)))[0]
-    backbone, told = load_backbone(cell.backbone), cell.task.num_classes
+    backbone, given = load_backbone(cell.backbone), cell.task.num_classes
     loader = make_loader(cell, backbone.image_size)
-    number = told or cell.problem().num_classes
+    number = given or cell.problem().num_classes
     model = make_model(cell, loader, backbone, num_classes=number)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     inside = sum(p.numel() for p in model.backbone.parameters() if p.requires_grad)

@@ -1,8 +1,8 @@
 """Typed configuration: frozen dataclasses filled from YAML and ``--set``.
 
-Unknown keys and wrong types are refused with the place of the mistake. YAML is read by the rules
-of YAML 1.2 where the two versions surprise: ``1e-3`` is a number, ``no`` is a word, ``010`` is
-ten, and a key that is given twice is an error.
+Unknown keys and wrong types are refused, and the message says where they are. YAML is read by the
+rules of YAML 1.2 where versions 1.1 and 1.2 differ: ``1e-3`` is a number, ``no`` is a word,
+``010`` is ten. A key that is given twice is an error.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 
 def check_keys(data: Any, known: Iterable[str], where: str, needed: Iterable[str] = ()) -> None:
-    """Refuse what is no mapping, has a key that nobody reads, or lacks one that is needed."""
+    """Raise a UserError unless ``data`` is a mapping with known keys and all needed ones."""
     if not isinstance(data, Mapping):
         raise UserError(f"{where}: expected a mapping")
     for key in data:
@@ -116,7 +116,7 @@ def parse_assignments(assignments: typing.Iterable[str]) -> dict[str, dict[str, 
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay mappings over each other, later ones win; nested mappings are merged."""
+    """Merge mappings into a new one, nested mappings too; later values win."""
     out: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
@@ -129,7 +129,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Make a config dataclass from plain values, checking every key and type.
 
     A class with a field ``preset`` may name sets of values in ``presets`` (name -> key -> value):
-    those of the chosen preset take the place of the defaults, and what is given goes over both.
+    those of the chosen preset replace the defaults, and ``values`` override both.
     """
     types_ = _types(cls)  # type: ignore[arg-type]  # classes are hashable
     for key in values:
@@ -155,20 +155,20 @@ def build(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 
 @functools.cache
 def _types(cls: type) -> dict[str, Any]:
-    """Return the types of a dataclass's fields; resolving the annotations takes its time."""
+    """Return the types of a dataclass's fields; cached, because resolving annotations is slow."""
     hints = typing.get_type_hints(cls, localns=vars(typing))
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def _preset(cls: type, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the values behind the preset's name; a wrong name is refused by its type, later."""
+    """Return the values of the chosen preset; an unknown name is refused later, by its type."""
     name = values.get("preset", getattr(cls, "preset", None))
     presets: Mapping[str, Mapping[str, Any]] = getattr(cls, "presets", {})
     return presets.get(str(name), {})
 
 
 def coerce(value: Any, kind: Any, where: str) -> Any:
-    """Return the value as the annotated type, or say what was expected."""
+    """Return the value converted to the annotated type, or raise a UserError."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         if value in args:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all, also after a power cut."""
+    """Write a file atomically: after a crash or power cut it is either complete or absent."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # readable as the umask says
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # gets the umask's permissions
     try:
         with temporary.open("xb") as file:
             file.write(data)
@@ -24,7 +24,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a folder's new names survive a power cut, where the system can do that."""
+    """Flush a folder's entries to disk, so that a new name survives a power cut (POSIX only)."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -20,7 +20,7 @@ class MethodSpec:
 
     @classmethod
     def parse(cls, text: str) -> MethodSpec:
-        """Return what a text such as ``hilo-patchmix`` names, after checking its names."""
+        """Return the spec that a text such as ``hilo-patchmix`` describes; check all its names."""
         match = re.fullmatch(r"([^+-]+)((?:[+-][^+-]+)*)", text.strip())
         if match is None:
             raise UserError(f"method {text!r}: write a name, then +technique or -technique")
@@ -38,13 +38,13 @@ class MethodSpec:
         return cls(match[1], tuple(used), match[1] + "".join(changes))
 
 
-# what techniques may require of any method: of the backbone, and of the classifier that a method
-# without one is given
+# What every method provides to techniques: the backbone's tokens and attention, and logits (a
+# method without a classifier is given one).
 _ALWAYS_PROVIDED = frozenset({"attention", "logits", "tokens"})
 
 
 def _check_techniques(method: str, techniques: Iterable[str]) -> None:
-    """Refuse a technique that asks for what the method does not have."""
+    """Raise a UserError if a technique requires something that the method does not provide."""
     provided = _ALWAYS_PROVIDED | set(registry.get("method", method).constants.get("provides", ()))
     for name in techniques:
         required = set(registry.get("technique", name).constants.get("requires", ()))

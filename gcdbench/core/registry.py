@@ -1,4 +1,4 @@
-"""Finds methods, techniques and datasets by name, without importing them.
+"""Find methods, techniques and datasets by name, without importing them.
 
 A plug-in is one file with one class. What the command line and the plan need to know about it
 (summary, config fields with their defaults and sources, literal class attributes) is read from the
@@ -59,7 +59,7 @@ class PluginInfo:
     class_name: str
     doc: str
     config: type
-    notes: dict[str, str]  # config field -> the comment behind it: where its default comes from
+    notes: dict[str, str]  # config field -> the comment after it: where its default comes from
     constants: dict[str, Any]  # class attributes that are literals
 
     @property
@@ -74,17 +74,17 @@ class PluginInfo:
 
 
 def available(kind: str) -> dict[str, PluginInfo]:
-    """All readable plug-ins of a kind, by name; a broken one is left out (see ``broken``)."""
+    """Return all readable plug-ins of a kind by name; broken ones are left out (see ``broken``)."""
     return {name: info for name, info in _scan(kind).items() if isinstance(info, PluginInfo)}
 
 
 def broken(kind: str) -> dict[str, str]:
-    """Plug-ins that cannot be read, with the reason."""
+    """Return the plug-ins of a kind that cannot be read, with the reason."""
     return {name: str(info) for name, info in _scan(kind).items() if isinstance(info, UserError)}
 
 
 def get(kind: str, name: str) -> PluginInfo:
-    """Look a plug-in up by name."""
+    """Return the plug-in of a name."""
     info = _plugins[kind].get(name) or _bundled(kind, name) or _scan(kind).get(name)
     if info is None:
         raise unknown(kind, name, _scan(kind))
@@ -106,7 +106,7 @@ def load(kind: str, name: str) -> type:
 
 
 def add_plugin(path: Path) -> PluginInfo:
-    """Make the method, technique or dataset of a file known by the file's name."""
+    """Register the method, technique or dataset of a file under the file's name."""
     if not path.is_file():
         raise UserError(f"--plugin {path}: no such file")
     for kind, (base, *_) in KINDS.items():
@@ -148,14 +148,14 @@ def _bundled(kind: str, name: str) -> PluginInfo | UserError | None:
 
 @functools.cache
 def _entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
-    """Read the entry points of a group, once: it opens a file of every installed package."""
+    """Return the entry points of a group; cached, because a file of every package is opened."""
     return tuple(importlib.metadata.entry_points(group=group))
 
 
 def _read_entry_point(kind: str, point: importlib.metadata.EntryPoint) -> PluginInfo | UserError:
     try:
         spec = importlib.util.find_spec(point.module)
-    except Exception as error:  # a third party's package may fail in any way while it is looked up
+    except Exception as error:  # third-party packages may raise anything
         return UserError(f"entry point {point.name} = {point.value}: {error}")
     if spec is None or not spec.origin:
         return UserError(f"entry point {point.name} = {point.value}: module not found")
@@ -203,7 +203,7 @@ def _plugin_class(tree: ast.Module, base: str) -> ast.ClassDef | None:
 
 
 def _constants(node: ast.ClassDef) -> dict[str, Any]:
-    """Class attributes whose values are literals (also ``frozenset({...})``)."""
+    """Return the class attributes whose values are literals (also ``frozenset({...})``)."""
     found = {}
     for item in node.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.value:

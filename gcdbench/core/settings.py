@@ -1,4 +1,4 @@
-"""Settings that all methods share: training, backbone, task. Torch is not needed to read them."""
+"""Settings that all methods share: training, backbone, task. Does not import torch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ BACKBONES = {
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The training loop's settings; a method's own defaults and a suite lay theirs over these."""
+    """Settings of the training loop; a method's defaults and a suite override these."""
 
     epochs: int = 200  # paper and all released codes
     batch_size: int = 128  # images, each in two views; released GCD, SimGCD and DomainNet scripts
     lr: float = 0.1  # released GCD and SimGCD
     momentum: float = 0.9  # released codes
     weight_decay: float = 5e-5  # released codes
-    decay: Literal["matrices", "all"] = "matrices"  # SimGCD and HiLo spare 1-d parameters
+    decay: Literal["matrices", "all"] = "matrices"  # SimGCD and HiLo do not decay 1-d parameters
     min_lr_share: float = 1e-3  # the cosine ends at lr/1000, released codes
     warmup_epochs: int = 0  # linear from lr * min_lr_share; UNO uses 10
     draws_per_epoch: int | None = None  # images drawn per epoch; as many as the pool has by default
@@ -49,11 +49,11 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What methods are told about the problem; the defaults are the field's protocol."""
+    """What methods may know about the problem; the defaults are the field's protocol."""
 
     classes: Literal["known", "estimated"] = "known"  # estimated: from features, as in GCD
     num_classes: int | None = None  # outputs of the classifiers, in place of the true number
-    estimate_images: int = 10_000  # at most as many are clustered to estimate it, ours
+    estimate_images: int = 10_000  # largest number of images clustered to estimate it, ours
 
     def __post_init__(self) -> None:
         if self.num_classes is not None and self.classes == "estimated":
@@ -74,7 +74,7 @@ class BackboneConfig:
 
 
 def _require_at_least(config: Any, least: int, *names: str) -> None:
-    """Refuse numbers below a limit, and those that are none; None stands for a default."""
+    """Raise a ValueError for numbers below a limit and for NaN; None means the default."""
     for name in names:
         value = getattr(config, name)
         if value is not None and not least <= value < math.inf:

@@ -22,7 +22,7 @@ _METHOD_KEYS = {"train", "config"}
 
 
 def suites() -> dict[str, Path]:
-    """Suites of the project by name."""
+    """Return the project's suites by name."""
     return {path.stem: path for path in sorted(bundled("benchmarks").glob("*.yaml"))}
 
 
@@ -47,7 +47,7 @@ class Suite:
         named = [*_check_suite(data, path)]
         if "extends" in data:
             if path.resolve() in extended_by:
-                raise UserError(f"{path}: extends: the suites extend each other in a circle")
+                raise UserError(f"{path}: extends: the suites extend each other in a loop")
             chain = (*extended_by, path.resolve())
             base = cls.load(str(data["extends"]), extended_by=chain)
             inherited = {key: base.data[key] for key in base.data if key in _SECTIONS | {"quick"}}
@@ -66,12 +66,14 @@ class Suite:
         return dict(self.data["datasets"])
 
     def check_names(self) -> None:
-        """Refuse settings of a method or technique that nobody has: they would do nothing."""
+        """Raise a UserError for settings of unknown methods and techniques: they have no effect."""
         for where, kind, name in self.named:
             try:
                 registry.get(kind, name)
             except UserError as error:
-                if name not in registry.broken(kind):  # which is said to those who use it
+                if name not in registry.broken(
+                    kind
+                ):  # a broken plug-in is reported when it is used
                     raise unknown(kind, name, registry.available(kind), where) from error
 
 
@@ -115,6 +117,6 @@ def _check_settings(data: Mapping[str, Any], place: str) -> Iterator[tuple[str, 
 
 
 def _check_mapping(value: Any, where: str) -> None:
-    """Refuse what is no mapping of words to values."""
+    """Raise a UserError unless the value is a mapping with words as keys."""
     if not isinstance(value, Mapping):
         raise UserError(f"{where}: expected a mapping of keys to values, got {value!r}")

@@ -1,7 +1,8 @@
-"""Images under corruptions: which variants there are, and how they are computed while loading.
+"""Corrupted images: which variants there are, and how they are computed while loading.
 
-A benchmark such as SSB-C is 45 times its clean test images. Computing a variant when it is opened
-costs no disk; it is a pure function of the clean image, its id, the corruption and the severity.
+A benchmark such as SSB-C has 45 variants of each clean test image. A variant that is computed when
+it is opened takes no disk space; it is a pure function of the clean image, its id, the corruption
+and the severity.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from PIL import Image
 from gcdbench.data.corruptions import (
     CORRUPTIONS,
     SEVERITIES,
-    FrostSource,
+    FrostTextures,
     corrupt,
     jpeg_roundtrip,
 )
@@ -36,7 +37,7 @@ class Recipe:
 
     corruptions: tuple[str, ...]
     severities: tuple[int, ...]
-    size: int = 256  # shorter side at which they are corrupted; 0: as they are stored
+    size: int = 256  # shorter side at which they are corrupted; 0: the stored size
     jpeg_quality: int = 0  # of the round trip that follows; 0: none
     frost: str = ""  # folder with photographs of ice; "": the procedural texture
 
@@ -74,37 +75,37 @@ class Recipe:
         return [(name, severity) for severity in self.severities for name in self.corruptions]
 
     @cached_property
-    def ice(self) -> FrostSource:
-        """The pictures that frost lays over an image."""
+    def frost_textures(self) -> FrostTextures:
+        """The pictures that the frost corruption mixes into an image."""
         if not self.frost:
-            return FrostSource.procedural()
+            return FrostTextures.procedural()
         try:
-            return FrostSource.from_folder(self.frost)
+            return FrostTextures.from_folder(self.frost)
         except (OSError, ValueError) as error:
             raise UserError(f"frost: {error}") from error
 
     def apply(self, clean: Images, row: int, corruption: str, severity: int) -> np.ndarray:
         """Return one variant of an image, (h, w, 3) bytes."""
         pixels = clean.resized(row, self.size) if self.size else np.asarray(clean.open(row))
-        ice = self.ice if corruption == "frost" else None
-        out = corrupt(pixels, corruption, severity, key=clean.ids[row], frost=ice)
+        frost = self.frost_textures if corruption == "frost" else None
+        out = corrupt(pixels, corruption, severity, key=clean.ids[row], frost=frost)
         return jpeg_roundtrip(out, self.jpeg_quality) if self.jpeg_quality else out
 
     @cached_property
     def tag(self) -> str:
-        """Short name of all that makes the pixels, for the ids of the variants."""
+        """Short hash of everything that determines the pixels, for the ids of the variants."""
         return hashlib.sha256(self.describe().encode()).hexdigest()[:8]
 
     def describe(self) -> str:
-        """Say in one line what a record should know about the pixels."""
+        """Return one line for the record about how the pixels are made."""
         size = f"at {self.size} px" if self.size else "at the stored size"
         jpeg = f", JPEG quality {self.jpeg_quality}" if self.jpeg_quality else ""
-        frost = self.ice.describe() if self.frost else "procedural"
+        frost = self.frost_textures.describe() if self.frost else "procedural"
         return f"{size}{jpeg}" + (f", frost: {frost}" if "frost" in self.corruptions else "")
 
 
 class CorruptedImages(Images):
-    """Every image of another list under every variant of a recipe, computed when opened."""
+    """Every image of another list in every variant of a recipe, computed when it is opened."""
 
     def __init__(self, clean: Images, recipe: Recipe) -> None:
         self.clean = clean
@@ -132,12 +133,12 @@ class CorruptedImages(Images):
         return self.clean.stamp(row % len(self.clean))
 
     def cached(self, cache: PixelCache) -> Images:
-        """Keep the clean images: 45 times fewer, and most of the time is spent on them."""
+        """Cache the clean images: 45 times fewer, and reading them takes most of the time."""
         return CorruptedImages(self.clean.cached(cache), self.recipe)
 
 
 class _VariantIds(Sequence):
-    """``<corruption>/<severity>/<id>@<recipe>``, made when asked for."""
+    """Ids ``<corruption>/<severity>/<id>@<recipe>``, built on access."""
 
     def __init__(self, ids: Sequence[str], variants: list[tuple[str, int]], tag: str) -> None:
         self.ids = ids

@@ -1,6 +1,6 @@
 """Random access to pixels: images in files, in a zip archive, in memory, or several such lists.
 
-Nothing here imports torch before pixels are asked for: plans and reports hold lists of images too.
+Torch is not imported before pixels are read: plans and reports hold lists of images too.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from gcdbench.data.pixel_cache import PixelCache
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-# Smaller images are resized by torch alone, as those of the embedded suite have always been: up to
-# two grey levels from Pillow in some values per million.
+# Images with a shorter side are resized by torch alone, as in the embedded suite's results: a few
+# values per million differ from Pillow's by up to two grey levels.
 THUMBNAIL = 128
 
 _PIL_ERRORS = (OSError, SyntaxError, ValueError, EOFError, KeyError, struct.error)
@@ -49,7 +49,7 @@ class Unreadable(UserError):
 class Images(ABC):
     """A list of images; ``ids`` names each of them the same way on every machine.
 
-    Features are kept by these names: images that differ in a single pixel never share one.
+    Features are stored under these ids: images that differ in a single pixel never share one.
     """
 
     ids: Sequence[str]
@@ -66,20 +66,20 @@ class Images(ABC):
         return resize_shorter(self.open(row), size)
 
     def place(self, row: int) -> str:
-        """Say where an image is, for messages."""
+        """Return where an image is stored, for messages."""
         return self.ids[row]
 
     def stamp(self, row: int) -> str:
-        """Return something that changes when the image's file does, if it is in a file."""
+        """Return a string that changes when the image's file does; empty if there is no file."""
         return ""
 
     def cached(self, cache: PixelCache) -> Images:
-        """Return the same images, with those that lie in files read by way of a cache."""
+        """Return the same images, with those in files read through a cache."""
         return self
 
 
 class FileImages(Images):
-    """Images in files below a folder; ``paths`` if they are not called by their ids there."""
+    """Images in files below a folder; ``paths`` if their names are not their ids."""
 
     def __init__(self, root: Path, ids: Sequence[str], paths: Sequence[str] | None = None) -> None:
         self.root = root
@@ -92,7 +92,7 @@ class FileImages(Images):
 
     def resized(self, row: int, size: int) -> np.ndarray:
         with decoding(self.place(row)), Image.open(self.path(row)) as image:
-            # a copy of a large image takes as long as its resizing
+            # convert only if needed: copying a large image takes as long as resizing it
             rgb = image if image.mode == "RGB" else image.convert("RGB")
             return resize_shorter(rgb, size)
 
@@ -112,7 +112,7 @@ class FileImages(Images):
 
 
 class ZipImages(Images):
-    """Images in a zip archive; each process opens the archive for itself."""
+    """Images in a zip archive; each process opens its own handle."""
 
     def __init__(self, archive: Path, ids: Sequence[str]) -> None:
         self.archive = archive
@@ -187,7 +187,7 @@ class JoinedImages(Images):
 
 @contextmanager
 def decoding(place: str) -> Iterator[None]:
-    """Turn whatever the decoder raises into one kind of error that names the image."""
+    """Convert any error of the decoder into ``Unreadable``, which names the image."""
     try:
         yield
     except Unreadable:
@@ -197,7 +197,7 @@ def decoding(place: str) -> Iterator[None]:
 
 
 def file_stamp(path: Path) -> str:
-    """Return something that changes when a file does."""
+    """Return a string that changes when a file does: its size and modification time."""
     status = path.stat()
     return f"{status.st_size} {status.st_mtime_ns}"
 
@@ -222,11 +222,12 @@ def resize_shorter(image: Image.Image, size: int) -> np.ndarray:
 def bicubic(image: Image.Image, shape: tuple[int, int]) -> np.ndarray:
     """Resize to (width, height) with antialiasing, within one grey level of Pillow.
 
-    Torch's kernel takes a fifth of Pillow's time, but its weights have 15 bits, and Pillow's 22: of
-    the values between the horizontal and the vertical pass, some in a thousand are rounded to the
-    other side. Where that befalls neighbouring rows, the vertical pass adds it up to two levels.
-    So Pillow makes one row between every two rows of the result, which leaves too little to add up:
-    of 36 million values of photographs none was two levels off. Small drawings are left to torch.
+    Torch's kernel takes a fifth of Pillow's time, but its weights have 15 bits and Pillow's have
+    22. After the horizontal pass, a few values in a thousand are rounded the other way. If
+    neighbouring rows are affected, the vertical pass adds this up to two grey levels. Pillow
+    therefore computes one row between every two rows of the result, which breaks up such runs: of
+    36 million values of photographs none was off by two levels. Images below ``THUMBNAIL`` pixels
+    are resized by torch alone.
     """
     if image.size == shape:
         return np.asarray(image)
@@ -252,7 +253,7 @@ def _torch_bicubic(pixels: np.ndarray, width: int, height: int) -> np.ndarray:
 
 
 def image_files(folder: Path) -> list[str]:
-    """List the images below a folder by their relative paths, in the order of an ImageFolder."""
+    """Return the relative paths of the images below a folder, in the order of an ImageFolder."""
     found = []
     for place, _, names in sorted(os.walk(folder, followlinks=True)):
         inside = os.path.relpath(place, folder)

@@ -1,4 +1,4 @@
-"""Resized images on disk: an optional cache that never holds what the code would not make."""
+"""An optional cache of resized images on disk; entries of changed images or code are ignored."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ log = logging.getLogger(__name__)
 
 
 class PixelCache:
-    """Keeps resized images as uncompressed arrays, one file each; any number of processes.
+    """Stores resized images as uncompressed arrays, one file each; safe for several processes.
 
-    A file's name is a hash of the image's id, its size, its original's time of change, and the
-    code that makes pixels: whatever changes, an old file is not found any more.
+    A file's name is a hash of the image's id, the size, the original's modification time and the
+    code that makes pixels. If any of them changes, the old file is no longer found.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.expanduser()
 
     def wrap(self, images: FileImages) -> Images:
-        """Return the same images, read by way of the cache."""
+        """Return the same images, read through the cache."""
         return _CachedImages(images, self)
 
     def resized(self, images: FileImages, row: int, size: int) -> np.ndarray:

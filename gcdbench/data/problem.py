@@ -19,6 +19,7 @@ import numpy as np
 
 from gcdbench.data.images import Images
 from gcdbench.errors import UserError
+from gcdbench.ops.labels import UNLABELLED
 
 # unseen: no image of that domain is trained on; validation: labelled images kept out of training
 Role = Literal["source", "shifted", "unseen", "validation"]
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class EvalSet:
-    """Images that are scored together, with an assignment of their own."""
+    """Images that are scored together, with one assignment of clusters to classes."""
 
     rows: np.ndarray
     role: Role
@@ -44,10 +45,10 @@ class Problem:
     images: Images
     labels: np.ndarray  # (n,) of all images; those of unlabelled ones are for the evaluator only
     labelled: np.ndarray  # rows that are trained on with their labels
-    unlabelled: np.ndarray  # rows that are trained on without
+    unlabelled: np.ndarray  # rows that are trained on without labels
     sets: dict[str, EvalSet]
     augment: Augment = "plain"
-    notes: dict[str, str] = field(default_factory=dict)  # facts that a record should name
+    notes: dict[str, str] = field(default_factory=dict)  # facts for the record
 
     @property
     def num_classes(self) -> int:
@@ -61,8 +62,8 @@ class Problem:
 
     @property
     def visible_labels(self) -> np.ndarray:
-        """Labels of the training pool, -1 where they are hidden."""
-        hidden = np.full(len(self.unlabelled), -1, dtype=np.int64)
+        """Labels of the training pool, UNLABELLED where they are hidden."""
+        hidden = np.full(len(self.unlabelled), UNLABELLED, dtype=np.int64)
         return np.concatenate([self.labels[self.labelled], hidden])
 
     @cached_property
@@ -98,10 +99,11 @@ class Problem:
 
 
 class Dataset(ABC):
-    """Base class of dataset sources: from a dataset's settings and a data root to a problem.
+    """Base class of datasets: builds a problem from a dataset's settings and a data root.
 
-    One dataset a file in gcdbench/data/datasets/; its nested Config says what a suite may set. What
-    describes a dataset on disk is a literal: ``gcdbench data info`` reads it without importing.
+    Each file in gcdbench/data/datasets/ defines one; the nested Config says what a suite may set.
+    The attributes that describe a dataset on disk are literals: ``gcdbench data info`` reads them
+    without importing the file.
     """
 
     title: ClassVar[str] = ""  # the dataset's name in its paper
@@ -124,7 +126,7 @@ class Dataset(ABC):
 
     @property
     def plugin(self) -> str:
-        """The source's name in suites and on the command line."""
+        """Name of the plug-in in suites and on the command line."""
         return type(self).__module__.rpartition(".")[2].removeprefix("gcdbench_plugin_")
 
     @abstractmethod
@@ -132,7 +134,7 @@ class Dataset(ABC):
         """Build the problem; raise a UserError that says what is missing and where to put it."""
 
     def published_size(self) -> int | None:
-        """Return how many images are trained on, as far as that is known without the dataset."""
+        """Return how many images are trained on, or None if only the data on disk can tell."""
         return None
 
     def parts(self) -> dict[str, Images]:
@@ -140,7 +142,7 @@ class Dataset(ABC):
         return {"images": self.problem("verify").images}
 
     def checksums(self) -> dict[Path, str]:
-        """Return the published checksums of files on disk: of archives that were kept."""
+        """Return the published checksums of the archives that were kept on disk."""
         if self.root is None:
             return {}
         names = {address.rpartition("/")[2]: checksum for address, checksum in self.archives}
@@ -148,7 +150,7 @@ class Dataset(ABC):
         return {path: checksum for path, checksum in found if checksum and path.is_file()}
 
     def locate(self, *needed: str) -> Path:
-        """Return the dataset's folder: the first one that holds all that is needed."""
+        """Return the dataset's folder: the first candidate that holds everything in ``needed``."""
         help_ = f"'gcdbench data info {self.plugin}' says where to get it"
         if self.root is None:
             raise UserError(
@@ -168,7 +170,7 @@ class Dataset(ABC):
         raise UserError(f"{self.title} is not there: {found} ({help_})")
 
     def compare(self, **found: int) -> None:
-        """Warn if a part has another number of images than the published dataset."""
+        """Log a warning if a part does not have as many images as the published dataset."""
         for part, number in found.items():
             if number != self.expected.get(part, number):
                 log.warning(
@@ -178,7 +180,7 @@ class Dataset(ABC):
 
 
 def _listing(folder: Path) -> str:
-    """Say what is in a folder, for a message about what is not."""
+    """Return a description of a folder's content, for messages about missing files."""
     if not folder.is_dir():
         return f"but {folder} is {'no folder' if folder.exists() else 'not there'}"
     names = sorted(path.name for path in folder.iterdir())

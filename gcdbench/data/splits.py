@@ -1,4 +1,4 @@
-"""Which classes are old and which images labelled: the field's rules, with their exact draws."""
+"""Which classes are old and which images are labelled: the field's rules and random draws."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def labelled_half(labels: np.ndarray, num_old: int, share: float = 0.5) -> np.nd
 def per_class_sample(labels: np.ndarray, share: float) -> np.ndarray:
     """Return rows that keep floor(share * n_c) images of every class, drawn from seed 0.
 
-    Classes take their turn in the order of their first appearance and share one generator.
+    Classes are sampled in the order of their first appearance, with one shared generator.
     """
     rng = np.random.RandomState(0)
     rows = []
@@ -41,9 +41,9 @@ def per_class_sample(labels: np.ndarray, share: float) -> np.ndarray:
 def hold_out(
     labelled: np.ndarray, labels: np.ndarray, share: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Split labelled rows into those that are trained on and those that validate.
+    """Return the labelled rows that are trained on and those that are held out for validation.
 
-    The released codes compute such a cut, 20 % of each class, and throw it away.
+    The released codes compute such a split, 20 % of each class, and do not use it.
     """
     chosen = np.zeros(len(labelled), dtype=bool)
     chosen[per_class_sample(labels[labelled], share)] = True

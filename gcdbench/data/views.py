@@ -1,8 +1,8 @@
-"""How a resized image becomes views: crop, flip and, on DomainNet, colour.
+"""Turn a resized image into views: crop, flip and, on DomainNet, colour.
 
 A view is a pure function of the image and a few numbers from [0, 1), which the loader draws. The
-colour operations are Pillow's, or give the same bytes in less time, so that they give exactly what
-torchvision's transforms give on the images of Pillow that the released codes use.
+colour operations are Pillow's, or faster ones with the same bytes, so that the result is exactly
+that of torchvision's transforms on Pillow images, which the released codes use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ORDERS = tuple(permutations(range(4)))
 
 @dataclass(frozen=True)
 class Views:
-    """How an image becomes a square of ``size`` pixels."""
+    """Makes square views of ``size`` pixels."""
 
     size: int
     augment: Augment = "plain"
@@ -37,7 +37,7 @@ class Views:
 
     @property
     def numbers(self) -> int:
-        """How many random numbers a training view takes."""
+        """Number of random numbers that a training view needs."""
         return 3 if self.augment == "plain" else 9
 
     def test(self, image: np.ndarray) -> np.ndarray:
@@ -46,7 +46,7 @@ class Views:
         return image[top : top + self.size, left : left + self.size]
 
     def train(self, image: np.ndarray, draw: Sequence[float]) -> np.ndarray:
-        """Return a random crop, perhaps flipped, perhaps in other colours."""
+        """Return a random crop, randomly flipped and, with jitter, recoloured."""
         if len(draw) != self.numbers:
             raise ValueError(f"a {self.augment} view takes {self.numbers} numbers, not {len(draw)}")
         height, width = image.shape[:2]
@@ -58,7 +58,7 @@ class Views:
 
 
 def recolour(image: np.ndarray, draw: Sequence[float]) -> np.ndarray:
-    """Jitter the colours in a random order, then perhaps take them away; six numbers."""
+    """Jitter the colours in a random order, then convert some views to grey; six numbers."""
     picture = Image.fromarray(np.ascontiguousarray(image))
     for step in _ORDERS[int(draw[0] * len(_ORDERS))]:
         picture = _STEPS[step](picture, 2 * JITTER * float(draw[1 + step]) - JITTER)
@@ -68,7 +68,7 @@ def recolour(image: np.ndarray, draw: Sequence[float]) -> np.ndarray:
 
 
 def _mirrored(image: np.ndarray) -> np.ndarray:
-    """Swap left and right, by channel: all at once takes five times as long."""
+    """Swap left and right, channel by channel: all at once takes five times as long."""
     out = np.empty_like(image)
     for channel in range(image.shape[2]):
         out[..., channel] = image[:, ::-1, channel]
@@ -76,7 +76,7 @@ def _mirrored(image: np.ndarray) -> np.ndarray:
 
 
 def _shift_hue(picture: Image.Image, amount: float) -> Image.Image:
-    """Turn the colour wheel by a share of it; the hue is a byte, which wraps around."""
+    """Rotate the hue by a share of the colour wheel; it is a byte, which wraps around."""
     hue, saturation, value = to_hsv(*(np.asarray(band) for band in picture.split()))
     hue += np.array(amount * 255).astype(np.int32).astype(np.uint8)
     return Image.fromarray(to_rgb(hue, saturation, value))
@@ -111,7 +111,7 @@ def to_rgb(hue: np.ndarray, saturation: np.ndarray, value: np.ndarray) -> np.nda
 def _hsv_tables() -> tuple[np.ndarray, np.ndarray]:
     """Tabulate hues by strongest colour, difference of the others, range; saturations by extremes.
 
-    Types are those of Pillow's code in C: single precision, but for what meets a constant.
+    Types are those of Pillow's code in C: single precision, except in operations with a constant.
     """
     apart, span = np.arange(-255, 256)[:, None], np.arange(256)[None]
     divisor = np.maximum(span, 1).astype(np.float32)

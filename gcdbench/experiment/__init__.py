@@ -1,1 +1,1 @@
-"""What a cell is and what it left behind. Nothing here imports torch."""
+"""Cells, their keys and their records. Nothing here imports torch."""

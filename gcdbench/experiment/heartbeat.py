@@ -29,7 +29,7 @@ JOB = "job.json"
 TRACEBACK = "error.log"
 LOG = "log.jsonl"
 CHECKPOINTS = "checkpoint-*.pt"  # the number is that of the steps before it
-# what a note must hold to be one
+# keys that a valid note must have
 _NEEDED = {
     PROGRESS: ("host", "pid", "born", "updated", "phase"),
     FAILURE: ("message", "time"),
@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 
 
 class Busy(Exception):
-    """Another process works on the cell."""
+    """Raised if another process is working on the cell."""
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a cell; the system frees it when the process dies, however it dies."""
+    """Hold the lock of a cell; the operating system releases it when the process ends."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK)
     try:
@@ -62,7 +62,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 class Heartbeat:
-    """Writes a file every few seconds that says that a cell is being trained and how far it is."""
+    """Write a file every few seconds that says that a cell is being trained, and its progress."""
 
     def __init__(self, folder: Path, **facts: Any) -> None:
         self.path = folder / PROGRESS
@@ -90,10 +90,13 @@ class Heartbeat:
 
     def update(self, **facts: Any) -> None:
         """Change the facts; they are written with the next beat."""
-        self.facts = {**self.facts, **facts}  # a new one: the thread may be reading the old one
+        self.facts = {
+            **self.facts,
+            **facts,
+        }  # a new dictionary: the thread may be reading the old one
 
     def beat(self) -> None:
-        """Write the facts now; that a disk is full is reported when a record is written."""
+        """Write the facts now; a full disk is reported when the record is written."""
         temporary = self.path.with_name(f".{PROGRESS}.{os.getpid()}")
         with contextlib.suppress(OSError):
             text = json.dumps({**self.facts, "updated": time.time()})
@@ -106,7 +109,7 @@ class Heartbeat:
 
 
 class NullHeartbeat(Heartbeat):
-    """A heartbeat that writes nothing: of processes that help the main one."""
+    """A heartbeat that writes nothing, for all processes of a group but the main one."""
 
     def __enter__(self) -> NullHeartbeat:
         return self
@@ -119,7 +122,7 @@ class NullHeartbeat(Heartbeat):
 
 
 def process_birth(pid: int) -> str:
-    """Return when a process was started, which tells it from a later one of the same number."""
+    """Return when a process was started; a later process with the same id has another value."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
@@ -128,7 +131,7 @@ def process_birth(pid: int) -> str:
 
 
 def is_alive(progress: dict[str, Any]) -> bool:
-    """Tell whether the process that wrote a heartbeat still runs, as far as can be known."""
+    """Return whether the process that wrote a heartbeat still runs, as far as can be known."""
     if progress["host"] != socket.gethostname():
         return bool(time.time() - progress["updated"] < DEAD_SECONDS)
     pid = progress["pid"]
@@ -136,15 +139,15 @@ def is_alive(progress: dict[str, Any]) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it lives, as somebody else's
+    except PermissionError:  # it runs, as another user
         pass
     return process_birth(pid) == str(progress["born"])
 
 
 def note_failure(folder: Path, message: str, details: str = "", *, since: float = 0.0) -> None:
-    """Note why a cell failed, for ``status``; the traceback goes into a file of its own.
+    """Write why a cell failed, for ``status``; the traceback goes to a separate file.
 
-    A note that another process has made after ``since`` stays: its cause came first.
+    A note that another process has written after ``since`` is kept: it has the first cause.
     """
     there = read(folder, FAILURE) if since else None
     if there is not None and there["time"] >= since:
@@ -155,18 +158,18 @@ def note_failure(folder: Path, message: str, details: str = "", *, since: float 
         if details:
             (folder / TRACEBACK).write_text(details, encoding="utf-8")
     except OSError as error:
-        log.warning("%s: the failure cannot be noted (%s)", folder, error.strerror)
+        log.warning("%s: the failure cannot be written down (%s)", folder, error.strerror)
 
 
 def forget_failure(folder: Path) -> None:
     """Remove the notes of an earlier failure."""
     for name in (FAILURE, TRACEBACK):
-        with contextlib.suppress(OSError):  # the record next to it says more
+        with contextlib.suppress(OSError):  # not fatal: the record next to it takes precedence
             (folder / name).unlink(missing_ok=True)
 
 
 def read(folder: Path, name: str) -> dict[str, Any] | None:
-    """Read a note, or None where there is none that can be read."""
+    """Return the content of a note, or None if there is none that can be read."""
     try:
         value = json.loads((folder / name).read_text(encoding="utf-8"))
     except (OSError, ValueError):

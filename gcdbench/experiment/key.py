@@ -24,11 +24,11 @@ from gcdbench.core.paths import PACKAGE
 from gcdbench.core.settings import BACKBONES, BackboneConfig
 from gcdbench.errors import UserError
 
-# what trains and scores every cell; methods, techniques and datasets are added by name
+# the modules that train and score every cell; methods, techniques and datasets are added by name
 ROOTS = ("training/assemble.py", "training/trainer.py", "training/evaluator.py")
-SCORING = "training/scores.py"  # from predictions to scores: a version of its own, not in the key
+SCORING = "training/scores.py"  # predictions to scores: has its own version, not in the key
 COUNTED = ("training", "ops", "nn", "data")  # folders whose code can change numbers
-FACADE = "gcdbench.plugin"  # hands names on; what counts is where they come from
+FACADE = "gcdbench.plugin"  # re-exports names; the modules that define them are hashed
 
 
 def key_of(settings: Mapping[str, Any], fingerprints: Mapping[str, str]) -> str:
@@ -84,7 +84,7 @@ def score_version() -> str:
 
 
 def forget_code() -> None:
-    """Let all code be read again: it may have changed on disk."""
+    """Clear the caches, so that all code is read again: it may have changed on disk."""
     for cached in (_code_hash, score_version, _module, _is_module):
         cached.cache_clear()
 
@@ -130,7 +130,7 @@ _IMPORT = re.compile(
 
 @cache
 def _module(path: Path) -> Module:
-    """Read a file; every import of code that counts is replaced by the names it brings."""
+    """Read a file; every import of hashed code is replaced by the names that it imports."""
     imports: list[tuple[str, Path | None]] = []
 
     def replaced(found: re.Match[str]) -> str:
@@ -148,7 +148,7 @@ def _module(path: Path) -> Module:
 
 
 def _targets(origin: str, names: str, importer: Path) -> Iterator[tuple[str, Path | None]]:
-    """Yield what ``from origin import names`` brings, and the file that each name comes from."""
+    """Yield the names of ``from origin import names``, and the file that each comes from."""
     for part in names.strip("()").replace("\n", " ").split(","):
         name = part.split(" as ")[0].strip()
         if not name:
@@ -161,12 +161,12 @@ def _targets(origin: str, names: str, importer: Path) -> Iterator[tuple[str, Pat
 
 
 def _handed_on() -> dict[str, Path | None]:
-    """Return the names that the facade hands on, with the files that define them."""
+    """Return the names that the facade re-exports, with the files that define them."""
     return dict(_module((PACKAGE / "plugin.py").resolve()).imports)
 
 
 def _locate(module: str, importer: Path) -> Path | None:
-    """Return the file of a module that counts: of this package, or of the importer's own."""
+    """Return the file of a module of this package or of the importer's own package, or None."""
     if module.startswith("."):
         level = len(module) - len(module.lstrip("."))
         base = importer.parents[level - 1]
@@ -176,7 +176,7 @@ def _locate(module: str, importer: Path) -> Path | None:
         return _file(PACKAGE, parts[1:]) if parts[1:2] and parts[1] in COUNTED else None
     if importer.is_relative_to(PACKAGE):
         return None
-    for folder in importer.parents:  # the package of a plug-in from elsewhere
+    for folder in importer.parents:  # the package of a third-party plug-in
         if folder.name == parts[0] and (folder / "__init__.py").is_file():
             return _file(folder, parts[1:])
     return None
@@ -195,7 +195,8 @@ def _is_module(path: Path) -> bool:
     return path.is_file()
 
 
-# what the standard library's tokenizer finds, in less time: plans and reports wait for it
+# A regular expression in place of the standard library's tokenizer, because it is faster: every
+# plan and report waits for it.
 _TOKEN = re.compile(
     r""""{3}(?:\\.|[^\\])*?"{3}|'{3}(?:\\.|[^\\])*?'{3}"""  # strings over several lines
     r"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|#[^\n]*|[()\[\]{}]""",
@@ -223,7 +224,7 @@ def without_comments(text: str) -> str:
 
 
 def _is_statement(text: str, string: re.Match[str]) -> bool:
-    """Tell whether a string outside of brackets is a statement of its own, which does nothing."""
+    """Return whether a string outside of brackets is a statement of its own (it has no effect)."""
     before = text.rfind("\n", 0, string.start()) + 1
     after = text.find("\n", string.end())
     rest = text[string.end() : after if after >= 0 else len(text)].lstrip()

@@ -1,4 +1,4 @@
-"""What became of cells: of one attempt, and of all cells of a run."""
+"""The results of running cells: of one attempt, and of all cells of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHANGED = "code or data have changed since the run was started: start again"
 
 @dataclass(frozen=True)
 class Attempt:
-    """What became of one cell; busy: another run is training it."""
+    """The result of trying to run one cell; busy: another run is training it."""
 
     kind: Literal["trained", "skipped", "failed", "busy"]
     message: str = ""
@@ -20,7 +20,7 @@ class Attempt:
 
 @dataclass
 class Outcome:
-    """What became of the cells of a run."""
+    """The cells of a run, by their result."""
 
     trained: list[Cell] = field(default_factory=list)
     skipped: list[Cell] = field(default_factory=list)  # recorded already

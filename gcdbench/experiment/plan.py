@@ -1,4 +1,4 @@
-"""From a request to cells: which method on which dataset with which seed and settings.
+"""Turn a request into cells: which method on which dataset with which seed and settings.
 
 Two cells with one key (see ``key``) are the same experiment.
 """
@@ -54,7 +54,7 @@ class Cell:
     method_config: dict[str, Any]
     technique_configs: dict[str, dict[str, Any]]
     data_root: Path | None
-    note: str = ""  # tells cells of one method apart in messages; it is no part of the experiment
+    note: str = ""  # distinguishes cells of one method in messages; not part of the key
 
     @property
     def label(self) -> str:
@@ -81,7 +81,7 @@ class Cell:
         }
 
     def loader(self) -> Dataset:
-        """Return what builds the problem; it can be asked about data that are not there."""
+        """Return the dataset plug-in that builds the problem; the data need not be on disk."""
         where = f"dataset {self.dataset}"
         return make_dataset(self.source, self.data_root, self.source_config, where=where)
 
@@ -104,7 +104,7 @@ class Cell:
         return key_of(self.settings(), self.fingerprints())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the key behind: another process makes its own, of the code that it runs."""
+        """Leave the key out: another process computes its own, from the code that it runs."""
         return {name: value for name, value in self.__dict__.items() if name != "key"}
 
     def check_code(self) -> None:
@@ -136,7 +136,7 @@ def make_cells(request: Request) -> list[Cell]:
 
 
 def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cell:
-    entry, face = suite.datasets[dataset], registry.get("method", spec.method)
+    entry, info = suite.datasets[dataset], registry.get("method", spec.method)
     where = f"suite {suite.name}, dataset {dataset}"
     layers = [suite.data, entry]
     if request.quick:
@@ -145,7 +145,7 @@ def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cel
     given = request.assignments
 
     train = merge(
-        face.constants.get("train_defaults", {}),
+        info.constants.get("train_defaults", {}),
         *(layer.get("train", {}) for layer in layers[:2]),
         *(layer.get("train", {}) for layer in by_method[:2]),
         *(layer.get("train", {}) for layer in layers[2:]),
@@ -159,7 +159,7 @@ def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cel
             build(
                 registry.get("technique", name).config,
                 merge(
-                    _inherited_preset(face, method, name),
+                    _inherited_preset(info, method, name),
                     *(layer.get("techniques", {}).get(name, {}) for layer in layers),
                     given.get(name, {}),
                 ),
@@ -179,22 +179,22 @@ def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cel
         train=build(TrainConfig, train, "train"),
         backbone=build(BackboneConfig, backbone, "backbone"),
         task=build(TaskConfig, task, "task"),
-        method_config=plain(build(face.config, method, spec.method)),
+        method_config=plain(build(info.config, method, spec.method)),
         technique_configs=techniques,
         data_root=request.data_root,
     )
 
 
 def _inherited_preset(
-    face: registry.PluginInfo, method: Mapping[str, Any], technique: str
+    info: registry.PluginInfo, method: Mapping[str, Any], technique: str
 ) -> dict[str, Any]:
-    """Return the preset that a method hands on to a technique of its own that has one so named."""
+    """Return the method's preset for a technique of its own that has a preset of that name."""
     presets = getattr(registry.get("technique", technique).config, "presets", {})
-    own = technique in face.constants.get("techniques", ())
+    own = technique in info.constants.get("techniques", ())
     return {"preset": method["preset"]} if own and method.get("preset") in presets else {}
 
 
-# what --quick lays over any suite: the same cells, tiny
+# overrides of --quick in any suite: the same cells, tiny
 QUICK = {
     "train": {"epochs": 1, "draws_per_epoch": 256, "view_bank": 0},
     "task": {"estimate_images": 200},
@@ -221,7 +221,7 @@ def _problem(key: str, root: Path | None) -> Problem:
 
 
 def _check_sections(assignments: Mapping[str, Any], specs: Iterable[MethodSpec]) -> None:
-    """Refuse ``--set`` for a component that no cell uses: it would silently do nothing."""
+    """Raise a UserError if ``--set`` names a component that no cell uses."""
     used = {"train", "backbone", "task"}
     for spec in specs:
         used |= {spec.method, *spec.techniques}

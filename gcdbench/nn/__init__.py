@@ -1,1 +1,1 @@
-"""Neural parts shared by the methods: the backbone and the heads."""
+"""Neural network modules that methods share: the backbone and the heads."""

@@ -1,8 +1,8 @@
 """A timm vision transformer whose last blocks are trained and whose trunk is frozen.
 
 The trunk (patch embedding, positions and frozen blocks) runs without autograd. In the blocks that
-are trained, only what is read is computed: in the last block that is the CLS token alone, unless
-patch tokens are asked for. Both shortcuts give the same numbers as the plain forward pass.
+are trained, only what is used is computed: in the last block that is the CLS token alone, unless
+patch tokens are needed. Both shortcuts give the same numbers as the plain forward pass.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch import Tensor, nn
 from gcdbench.nn.parallel import ProcessGroup, SingleProcess
 
 TokenHook = Callable[[Tensor, int], Tensor]
-# how deep into the backbone a view may be computed; traced: tokens with what a recording holds
+# how deep into the backbone a view may be precomputed; traced: tokens with the data of a recording
 CacheDepth = Literal["images", "patches", "traced", "tokens"]
 CPU_CACHE = 20 << 20  # bytes of the widest activations; 8 images of a ViT-B/16
 
 
 @dataclass(frozen=True)
 class Patches:
-    """State of images behind the patch embedding, before CLS token and positions."""
+    """State of images after the patch embedding, before CLS token and positions."""
 
     x: Tensor  # (n, p, d)
 
@@ -44,7 +44,7 @@ class Patches:
 
 @dataclass(frozen=True)
 class Trace:
-    """What images leave in a recording on their way through the trunk."""
+    """What a recording holds of images that have passed the trunk."""
 
     patches: Tensor  # (n, p, d)
     maps: Tensor  # (n, frozen blocks, heads, p) CLS attention
@@ -59,11 +59,11 @@ class Trace:
 
 @dataclass(frozen=True)
 class Tokens:
-    """State of images behind the frozen trunk."""
+    """State of images after the frozen trunk."""
 
     x: Tensor  # (n, prefix + p, d)
     taps: dict[int, Tensor] = field(default_factory=dict)  # block -> CLS (n, d), normalised
-    trace: Trace | None = None  # if it may be asked for
+    trace: Trace | None = None  # if it may be needed
 
     def __len__(self) -> int:
         return len(self.x)
@@ -81,15 +81,15 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Encoded:
-    """What the heads see of an image."""
+    """Output of the backbone: what the heads get of an image."""
 
-    cls: Tensor  # (n, d) CLS token behind the last block and the final norm
+    cls: Tensor  # (n, d) CLS token after the last block and the final norm
     taps: dict[int, Tensor] = field(default_factory=dict)  # block -> CLS (n, d), same norm
 
 
 @dataclass
 class Recording:
-    """What the latest images left inside the backbone."""
+    """Patch embedding and CLS attention of the latest images."""
 
     patches: Tensor = field(default_factory=lambda: torch.empty(0))  # (n, p, d), before the hooks
     maps: list[Tensor] = field(default_factory=list)  # of each block
@@ -101,7 +101,7 @@ class Recording:
 
 
 class Backbone(nn.Module):
-    """Vision transformer with CLS token, frozen but for its last ``train_blocks`` blocks."""
+    """Vision transformer with CLS token, frozen except for its last ``train_blocks`` blocks."""
 
     mean: Tensor
     std: Tensor
@@ -139,19 +139,19 @@ class Backbone(nn.Module):
             block.requires_grad_(True)
 
     def tap(self, block: int) -> None:
-        """Ask for the CLS token behind a block, counted from 1; it comes in ``Encoded.taps``."""
+        """Add the CLS token after a block, counted from 1, to ``Encoded.taps``."""
         if not 1 <= block <= self.num_blocks:
             raise ValueError(f"block {block} cannot be tapped: the blocks are 1..{self.num_blocks}")
         self.tapped.add(block)
 
     def read_from(self, block: int) -> None:
-        """Let the CLS token behind an earlier block be the output, in place of the last one's."""
+        """Use the CLS token after an earlier block as the output, in place of the last one's."""
         self.tap(block)
         self.output_block = block
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[Recording]:
-        """Keep the patch embedding and the CLS attention of what is encoded in the context."""
+        """Record the patch embedding and the CLS attention of what is encoded in the context."""
         outer, self._recording = self._recording, Recording()
         try:
             yield self._recording
@@ -162,7 +162,7 @@ class Backbone(nn.Module):
     def hooked(
         self, tokens: Sequence[TokenHook], cls: Callable[[Tensor], Tensor]
     ) -> Iterator[None]:
-        """Let functions change the tokens behind each block and the CLS output, in the context."""
+        """Apply functions to the tokens after each block and to the CLS output, in the context."""
         self._hooks, self._cls_hook = tokens, cls
         try:
             yield
@@ -170,7 +170,7 @@ class Backbone(nn.Module):
             self._hooks, self._cls_hook = (), None
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Centre and scale images with values in [0, 1] as the weights expect them."""
+        """Normalise images with values in [0, 1] as the weights expect them."""
         return (images - self.mean) / self.std
 
     def patches(self, images: Tensor) -> Tensor:
@@ -198,14 +198,14 @@ class Backbone(nn.Module):
         return Tokens(x, found)
 
     def _at_a_time(self, patches: Tensor) -> int:
-        """Return how many rows the trunk computes at once: on a CPU what fits into its cache."""
+        """Return how many rows the trunk computes at once: on a CPU as many as fit its cache."""
         watched = self._recording is not None or self._hooks or patches.requires_grad
         if watched or patches.device.type != "cpu":
             return len(patches)
         return max(CPU_CACHE // (4 * max(patches[:1].nbytes, 1)), 1)  # 4: the widest layer
 
     def traced(self, patches: Tensor, taps: Collection[int] | None = None) -> Tokens:
-        """Run the frozen blocks and keep what a recording would hold of them."""
+        """Run the frozen blocks and keep the data of a recording."""
         with torch.no_grad(), self.recording() as recording:
             tokens = self.trunk(patches, taps)
         none = patches.new_empty(len(patches), 0, self.num_heads, patches.shape[1])
@@ -213,7 +213,7 @@ class Backbone(nn.Module):
         return replace(tokens, trace=Trace(patches, maps))
 
     def _embedded(self, patches: Tensor) -> Tensor:
-        """Return what enters the first block."""
+        """Return the input of the first block."""
         return self.vit.norm_pre(self.vit._pos_embed(patches))
 
     def tail(self, tokens: Tokens) -> Encoded:
@@ -234,7 +234,7 @@ class Backbone(nn.Module):
         return Encoded(cls, taps)
 
     def forward(self, images: Tensor | Patches | Tokens) -> Encoded:
-        """Encode images (n, 3, H, W) with values in [0, 1], or what was made of them before."""
+        """Encode images (n, 3, H, W) with values in [0, 1], or their precomputed state."""
         # token hooks may mix rows, so they must see all of them
         whole = self.group.size == 1 or self._hooks or not len(images)
         encoded = self._encode(images) if whole else self._encode_share(images)
@@ -247,7 +247,7 @@ class Backbone(nn.Module):
         return self.tail(self.trunk(images.x) if isinstance(images, Patches) else images)
 
     def _encode_share(self, images: Tensor | Patches | Tokens) -> Encoded:
-        """Encode this process's share of the rows and gather what the others have made."""
+        """Encode this process's share of the rows and gather the shares of the others."""
         group, number = self.group, len(images)
         encoded = self._encode(images[group.rows(number)])
         if (recording := self._recording) is not None:
@@ -269,7 +269,7 @@ class Backbone(nn.Module):
 
     @torch.no_grad()
     def _record(self, block: Any, x: Tensor) -> None:
-        """Note the CLS attention of the block that tokens x are about to enter."""
+        """Record the CLS attention of the block whose input is x."""
         if self._recording is not None:
             x = block.norm1(x)
             (q,) = _projections(block.attn, x[:, :1], "q")
@@ -298,7 +298,7 @@ def cls_only(block: Any, x: Tensor) -> Tensor:
 
 
 def _attended(attn: Any, normed: Tensor) -> Tensor:
-    """Return what the CLS token attends to (n, 1, d), before the output projection."""
+    """Return the attention output of the CLS token (n, 1, d), before the output projection."""
     (q,) = _projections(attn, normed[:, :1], "q")
     k, v = _projections(attn, normed, "kv")
     mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
@@ -306,11 +306,11 @@ def _attended(attn: Any, normed: Tensor) -> Tensor:
 
 
 def _attended_by_factors(attn: Any, normed: Tensor) -> Tensor:
-    """Return the same without a key and a value of every token.
+    """Return the same without computing a key and a value of every token.
 
-    The products are taken in another order: the query passes through the keys' weights once and
-    meets the tokens themselves, and so do the values' weights what the attention has gathered. The
-    keys' bias adds one number to all scores of a query, so it is left out.
+    The products are computed in another order: the query is multiplied by the keys' weights once
+    and then by the tokens, and the values' weights are applied after the attention. The keys' bias
+    adds the same number to all scores of a query, so it is left out.
     """
     (q,) = _projections(attn, normed[:, :1], "q")
     _, keys, values = attn.qkv.weight.unflatten(0, (3, attn.num_heads, -1))  # each (heads, e, d)
@@ -323,7 +323,7 @@ def _attended_by_factors(attn: Any, normed: Tensor) -> Tensor:
 
 
 def _projections(attn: Any, x: Tensor, names: str) -> list[Tensor]:
-    """Return what ``names``, a part of "qkv", asks for, each (n, heads, tokens, d/heads)."""
+    """Return the projections in ``names``, a part of "qkv", each (n, heads, tokens, d/heads)."""
     width, first = attn.qkv.weight.shape[0] // 3, "qkv".index(names)
     rows = slice(first * width, (first + len(names)) * width)
     bias = attn.qkv.bias

@@ -18,7 +18,7 @@ from gcdbench.nn.heads import ProjectionHead, uniform_
 from gcdbench.ops.losses import mean_or_zero
 from gcdbench.ops.precision import full_precision
 
-# bytes of hidden activations at a time: what stays in a CPU's cache, what keeps another device busy
+# bytes of hidden activations at a time: fits a CPU's cache; enough work for another device
 CPU_CHUNK, CHUNK = 1 << 19, 1 << 26
 
 
@@ -26,8 +26,8 @@ CPU_CHUNK, CHUNK = 1 << 19, 1 << 26
 def js_mutual_information(scores: Tensor) -> Tensor:
     """Return E_joint[-softplus(-S)] - E_marginals[softplus(S)] of an (n, n) score matrix.
 
-    The best critic reaches -2 log 2 where the features are independent and tends to 0 the more they
-    tell about each other. With a single row there are no marginals to sample, and the result is 0.
+    The best critic reaches -2 log 2 if the features are independent, and approaches 0 with growing
+    dependence. With a single row there are no marginals to sample, and the result is 0.
     """
     n = len(scores)
     if n < 2:
@@ -41,7 +41,7 @@ def js_mutual_information(scores: Tensor) -> Tensor:
 class CosineCritic(nn.Module):
     """Score pairs by the cosine between the concatenation of x and y and one learnt direction w.
 
-    This is what the released code of HiLo computes. It factorises: the dot product is a sum of one
+    This is the critic of HiLo's released code. It factorises: the dot product is the sum of one
     number per row of x and one per row of y, and so is the squared length.
     """
 
@@ -63,8 +63,9 @@ class CosineCritic(nn.Module):
 class MLPCritic(nn.Module):
     """Score pairs by a perceptron with one hidden layer on the concatenation of x and y.
 
-    The first layer is linear in the concatenation, so it is applied to x and to y once per row and
-    only added per pair. Hidden activations exist for a few rows of x at a time, in both passes.
+    The first layer is linear in the concatenation, so it is applied once per row of x and of y, and
+    the results are added per pair. Hidden activations are computed for a few rows of x at a time,
+    in both passes.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """The embedded backbone: a small hybrid vision transformer whose weights ship with the package.
 
 Drawings of 64 x 64 pixels pass the first five stages of EfficientNet-Lite0 (Tan and Le,
-https://arxiv.org/abs/1905.11946, in its Lite form), which turn them into 4 x 4 tokens that hold an
-early map beside the last, as the strokes of a drawing are told best before what they mean; four
-transformer blocks of width 192 follow. The model is an ordinary timm ``VisionTransformer``, so that
+https://arxiv.org/abs/1905.11946, in its Lite form), which turn them into 4 x 4 tokens. A token
+holds features of an early and of the last map, because the early one shows the style of the strokes
+better. Four transformer blocks of width 192 follow. The model is a timm ``VisionTransformer``, so
 class token, patch tokens, attention and "the last block" mean what they mean in a ViT-B/16.
 The weights were made by ``benchmarks/embedded/pretrain.py``; ``weights/README.md`` says from what.
 """
@@ -38,8 +38,8 @@ WEIGHTS = Path(__file__).parent / "weights" / "embedded.safetensors"
 class Lite0Stem(nn.Module):
     """Map images to early and late features at stride 16 by stages of EfficientNet-Lite0.
 
-    Batch normalisation is folded into the convolutions, so no running statistic is left that
-    ``train()`` could set in motion.
+    Batch normalisation is folded into the convolutions, so there are no running statistics that
+    ``train()`` could change.
     """
 
     def __init__(self, lite0_weights: Mapping[str, Tensor] | None = None) -> None:

@@ -1,6 +1,6 @@
-"""Heads: what a method puts on the backbone's features.
+"""Heads: modules that methods apply to the backbone's features.
 
-Weights are drawn from the `generator` a head is given; without one, from PyTorch's global one.
+Weights are drawn from the `generator` passed to a head; without one, from PyTorch's global one.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class CosineClassifier(nn.Module):
 
 
 class Prototypes(nn.Module):
-    """Bias-free classifier on unit features whose rows are kept at length one from outside.
+    """Bias-free classifier on unit features; the caller keeps its rows at length one.
 
-    In contrast to `CosineClassifier`, the length is no part of the forward pass: call `normalise_`
-    before it or after the optimiser's step, as UNO and UniOT do.
+    In contrast to `CosineClassifier`, the forward pass does not normalise the prototypes: call
+    `normalise_` before it or after the optimiser's step, as UNO and UniOT do.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class MultiHeadPrototypes(nn.Module):
         return _cosines(z, self.prototypes)
 
     def _normalised(self, hidden: Tensor) -> Tensor:
-        """Normalise by batch; a single row has no deviation and takes the running statistics."""
+        """Apply batch norm; a single row has no deviation and uses the running statistics."""
         if len(hidden) > 1:
             return self.norm(hidden)
         norm = self.norm
@@ -189,7 +189,7 @@ def _linear(in_dim: int, out_dim: int, std: float | None, generator: Generator |
         uniform_(layer.weight, fan_in=in_dim, generator=generator)
         uniform_(layer.bias, fan_in=in_dim, generator=generator)
     else:
-        # The originals cut the tails at +-2, a hundred deviations out: no draw gets there.
+        # The originals truncate at +-2, a hundred deviations: no draw is that large.
         nn.init.normal_(layer.weight, std=std, generator=generator)
         nn.init.zeros_(layer.bias)
     return layer
@@ -209,5 +209,5 @@ def unit_rows_(weight: Tensor) -> None:
 
 @full_precision
 def _cosines(z: Tensor, prototypes: Tensor) -> Tensor:
-    """Score rows against unit prototypes; temperatures down to 0.04 would show half precision."""
+    """Return cosines with unit prototypes, in full precision: temperatures go down to 0.04."""
     return F.normalize(z, dim=-1) @ prototypes.mT

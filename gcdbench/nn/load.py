@@ -1,4 +1,4 @@
-"""Builds a backbone by name: the embedded one, or any timm vision transformer, with its weights."""
+"""Build a backbone by name: the embedded one, or any timm vision transformer, with its weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gcdbench.nn.backbone import Backbone
 
 
 def load_backbone(config: BackboneConfig) -> Backbone:
-    """Build the backbone of a config with its weights."""
+    """Return the backbone of a config with its weights."""
     if config.name == "embedded" and config.weights is None:
         vit, data = embedded.load_embedded(), _embedded_data()
     elif config.name == "embedded":
@@ -55,7 +55,7 @@ def _timm_vit(config: BackboneConfig) -> VisionTransformer:
     extra: dict[str, Any] = {"img_size": 224} if "dinov2" in name else {}  # its own: 518 px
     try:
         vit = timm.create_model(name, pretrained=config.weights is None, num_classes=0, **extra)
-    except Exception as error:  # the hub client raises many kinds of errors without a common base
+    except Exception as error:  # the hub client's errors have no common base class
         raise UserError(
             f"the weights of backbone {config.name!r} could not be fetched "
             f"({type(error).__name__}); download them elsewhere and give the file with "
@@ -93,10 +93,10 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        # DINO's checkpoints of a whole run hold their command line
+        # DINO's full checkpoints contain their command-line arguments
         with torch.serialization.safe_globals([argparse.Namespace]):
             state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # pickle, zip and header errors all mean: not a weights file
+    except Exception as error:  # pickle, zip or header errors: not a weights file
         raise UserError(f"{path}: cannot be read as weights ({type(error).__name__})") from error
     for key in ("teacher", "student", "state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
@@ -107,7 +107,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _strip(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Drop the prefixes that training codes put in front of the names."""
+    """Return the state without the prefixes that training codes add to the names."""
     for prefix in ("module.", "backbone."):
         if any(key.startswith(prefix) for key in state):
             state = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}

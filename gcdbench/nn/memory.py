@@ -1,4 +1,4 @@
-"""Memories of features: what a method has seen in earlier batches."""
+"""Memories of features from earlier batches."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 
 class Ring(nn.Module):
-    """Remembers the last rows that it was given, each with the image it shows.
+    """Ring buffer of the last rows pushed, each with the id of its image.
 
-    Both are buffers, so that a resumed run remembers them. A new ring holds zeros that show no
-    image (-1): fill it before it is read.
+    Both are buffers, so that a resumed run has them. A new ring holds zeros of no image (id -1):
+    fill it before reading it.
 
     Args:
         size: number of rows that it holds, at least 1.
@@ -34,7 +34,7 @@ class Ring(nn.Module):
 
     @torch.no_grad()
     def push(self, rows: Tensor, ids: Tensor) -> None:
-        """Replace the oldest rows; of more than it holds, the last ones stay."""
+        """Replace the oldest rows; of more rows than the size, the last ones are kept."""
         rows, ids = rows[-len(self) :], ids[-len(self) :]
         at = (self.cursor + torch.arange(len(ids), device=self.ids.device)) % len(self)
         self.rows[at], self.ids[at] = rows.to(self.rows), ids.to(self.ids)

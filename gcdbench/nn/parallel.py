@@ -1,4 +1,4 @@
-"""What the model and the training loop need of the processes that train one model together."""
+"""The interface of a process group, as the model and the training loop use it."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ T = TypeVar("T")
 
 
 class ProcessGroup(Protocol):
-    """The processes that train one model; each computes a part of the rows of a batch."""
+    """Processes that train one model; each computes a part of the rows of a batch."""
 
     rank: int
     size: int
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and messages for all."""
+        """Whether this process writes the files and messages of the group."""
 
     def rows(self, number: int) -> Tensor:
-        """Return this process's share of some rows, as many as any other's."""
+        """Return this process's share of some rows; all shares have the same size."""
 
     def gather(self, part: Tensor, number: int) -> Tensor:
-        """Return all rows from every process's share of them."""
+        """Return the rows of all processes' shares."""
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Give the tensors the values that they have in the main process."""
+        """Set the tensors to their values in the main process."""
 
     def broadcast_object(self, value: T | None = None) -> T:
-        """Return the value that the main process passes."""
+        """Return the main process's value."""
 
     def all_reduce_mean(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Give the gradients their mean over the processes."""
+        """Set the gradients to their mean over the processes."""
 
     def check_same(self, value: Any, what: str) -> None:
         """Raise if the processes do not pass the same value."""

@@ -1,7 +1,7 @@
-"""The cluster x class table of a prediction, and what can be read off it alone.
+"""The cluster x class table of a prediction, and the scores that depend on it only.
 
-``w[p, t]`` samples of class ``t`` were put into cluster ``p``. Small tables are dense; one that
-would not fit, as for ten thousand classes, is only ever the list of its occupied cells.
+``w[p, t]`` samples of class ``t`` were put into cluster ``p``. Small tables are dense; a large one,
+as for ten thousand classes, is stored as the list of its occupied cells.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Contingency:
         return self._table.sum(axis)
 
     def match(self) -> Counts:
-        """Give each cluster a class so that the most samples are in their own class's cluster.
+        """Return the assignment of clusters to classes with the most samples in their own class.
 
         Rows are clusters and costs are ``max(w) - w`` on the square table, as in the official code:
         the total is unique, but this also settles ties between Old and New the way it does. A
@@ -76,7 +76,7 @@ class Contingency:
         return linear_sum_assignment(cost)[1]
 
     def hits(self, assignment: Counts) -> Counts:
-        """Count, for each class, the samples in the cluster that was given to it."""
+        """Return, for each class, the number of its samples in the cluster assigned to it."""
         if isinstance(self._table, Cells):
             right = assignment[self.cells.cluster] == self.cells.label
             hits = _tally(self.cells.label[right], self.cells.count[right])
@@ -90,7 +90,7 @@ class Contingency:
 
 
 def contingency(preds: Row, labels: Row) -> Contingency:
-    """Count the samples of each pair of non-negative ids, on the device the ids live on."""
+    """Return the counts of each pair of non-negative ids, computed on the ids' device."""
     if not len(labels):
         return Contingency(np.zeros((0, 0), dtype=np.int64))
     clusters, classes = 1 + int(preds.max()), 1 + int(labels.max())
@@ -132,8 +132,8 @@ def adjusted_rand_index(table: Contingency) -> float:
 def _sparse_match(cells: Cells) -> Counts:
     """Match without a square table.
 
-    A perfect matching always exists once every cluster and every class gets a partner of its own
-    that costs nothing to marry, and the partners of a matched pair may marry each other.
+    Every cluster and every class gets a dummy partner at no cost, and the dummies of a matched pair
+    may be matched with each other, so that a perfect matching always exists.
     """
     clusters, row = np.unique(cells.cluster, return_inverse=True)
     classes, col = np.unique(cells.label, return_inverse=True)

@@ -14,7 +14,7 @@ from gcdbench.ops.precision import full_precision
 
 @full_precision
 def minimum_class_confusion(logits: Tensor, *, temperature: float = 2.5) -> Tensor:
-    """Return how much of the class correlation of the rows lies off the diagonal, in [0, 1].
+    """Return the share of the rows' class correlation that is off the diagonal, in [0, 1].
 
     With posteriors q and certainty weights w, C = q^T diag(w) q is the class correlation; since the
     rows of q sum to one, its diagonal and its row sums need no K x K matrix.

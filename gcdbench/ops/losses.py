@@ -1,8 +1,8 @@
 """Losses that two or more methods share, as pure functions of tensors.
 
 Two views of a batch of B images are stacked view-major: row i and row B + i show the same image.
-All losses are means over rows, computed in full precision under autocast; of no rows they are an
-exact zero that still carries a graph, because a batch may hold no labelled or no unlabelled image.
+All losses are means over rows, computed in full precision under autocast. Without rows they are an
+exact zero with a graph, because a batch may have no labelled or no unlabelled image.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.precision import full_precision
-
-UNLABELLED = -1  # the label of a row whose class must not be seen
 
 
 def mean_or_zero(per_row: Tensor) -> Tensor:
-    """Average per-row losses; of no rows, return the zero that back-propagates zeros."""
+    """Return the mean of per-row losses; without rows, a zero whose gradients are zeros."""
     return per_row.sum() / max(per_row.numel(), 1)
 
 
 @full_precision
 def info_nce(z: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """Contrast the two views of every image with all other rows of the batch.
+    """Return the InfoNCE loss: the two views of an image against all other rows of the batch.
 
     Args:
         z: (2B, d) projections, view-major; normalised here.
@@ -47,7 +46,7 @@ def sup_con(
     weight: Tensor | None = None,
     normalise: bool = True,
 ) -> Tensor:
-    """Pull every row towards all other rows of its label (supervised contrastive learning).
+    """Return the supervised contrastive loss: every row against the other rows of its label.
 
     The factor temperature / 0.07 of the first published code is left out: it is one at the
     temperature that every method here uses.
@@ -87,7 +86,7 @@ def soft_cross_entropy(logits: Tensor, target: Tensor, *, temperature: float = 1
 def self_distillation(
     logits: Tensor, *, student_temp: float = 0.1, teacher_temp: float = 0.04
 ) -> Tensor:
-    """Let the sharpened prediction for one view teach the other view, in both directions.
+    """Return the cross-entropy of each view to the other view's sharpened prediction.
 
     Args:
         logits: (2B, K), view-major. The teacher is the same output, detached.
@@ -136,11 +135,11 @@ def cross_entropy_on(
     targets: Tensor | None = None,
     temperature: float = 1.0,
 ) -> Tensor:
-    """Average the cross-entropy over the rows in `mask` whose label is not hidden (-1).
+    """Return the mean cross-entropy over the rows in `mask` whose label is not hidden.
 
     Args:
         logits: (n, K).
-        labels: (n,), -1 where hidden.
+        labels: (n,), UNLABELLED where hidden.
         mask: (n,) bool, all rows if None.
         targets: (n, K) distributions to learn in place of the labels, where these are not hidden.
         temperature: of the posterior.
@@ -159,7 +158,7 @@ def cross_entropy_on(
 def smoothed_cross_entropy(
     logits: Tensor, labels: Tensor, alpha: Tensor, *, temperature: float = 0.1
 ) -> Tensor:
-    """Average the cross-entropy to alpha x one-hot + (1 - alpha) x uniform.
+    """Return the mean cross-entropy to alpha x one-hot + (1 - alpha) x uniform.
 
     Args:
         logits: (n, K).
@@ -184,7 +183,7 @@ def parametric_terms(
     contrast_temp: float = 1.0,
     sup_contrast_temp: float = 0.07,
 ) -> dict[str, Tensor]:
-    """Return the weighted terms that train a projector and a cosine classifier side by side.
+    """Return the weighted terms that train a projector and a cosine classifier on one feature.
 
     It is SimGCD's sum without the term in which the classifier teaches itself, whose weight is
     1 - sup_weight too.
@@ -192,7 +191,7 @@ def parametric_terms(
     Args:
         z: (2B, e) projections, view-major.
         cosines: (2B, K) of the classifier.
-        labels: (2B,), -1 where hidden.
+        labels: (2B,), UNLABELLED where hidden.
         targets: (2B, K) distributions to learn in place of the labels, on labelled rows.
         sup_weight: of the terms that need labels; the others have the rest.
         entropy_weight: of the mean-entropy term, within its share.

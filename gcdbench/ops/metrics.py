@@ -1,8 +1,8 @@
 """Clustering accuracy: match predicted clusters to true classes, then count.
 
-Everything here is a pure function of predictions and labels, and everything is read off one
-contingency table: ``w[p, t]`` samples of class ``t`` were put into cluster ``p``. Old classes come
-first (``label < num_old``) unless the caller hands over explicit flags.
+Everything here is a pure function of predictions and labels, computed from one contingency table:
+``w[p, t]`` samples of class ``t`` were put into cluster ``p``. Old classes come first
+(``label < num_old``) unless the caller passes explicit flags.
 
 Protocols (Vaze et al., "Generalized Category Discovery", CVPR 2022, and its successors):
 
@@ -101,7 +101,7 @@ def by_order(pred: Row, true: Row, table: Contingency, num_old: int) -> _Sides:
 
 
 def _by_flags(pred: Row, true: Row, table: Contingency, flags: Row) -> _Sides:
-    """Follow the flags; officially a class is counted whole on every side on which it occurs."""
+    """Return the sides by flags; as in the official code, a class may be on both sides."""
     classes = len(table.class_sizes)
     old, new = (occurrences(true[side], classes) > 0 for side in (flags, ~flags))
     return _Sides(old, new, lambda: _split(pred, true, flags))
@@ -134,7 +134,7 @@ def by_protocol(table: Contingency, sides: _Sides, protocol: Protocol) -> Accura
 def checked_ids(
     preds: Ids, labels: Ids, *, num_old: int, num_classes: int | None
 ) -> tuple[Row, Row]:
-    """Return both as int64, arrays or tensors on one device, or say what is wrong with them."""
+    """Return both as int64 arrays, or tensors on one device; raise a ValueError if invalid."""
     pred, true = _row(preds), _row(labels)
     if len(pred) != len(true):
         raise ValueError(f"{len(pred)} preds do not go with {len(true)} labels; give one of each")
@@ -185,5 +185,5 @@ def _like(ids: Any, other: Any) -> Any:
 
 
 def ratio(part: float, whole: float) -> float:
-    """Return a share; NaN of nothing."""
+    """Return the quotient, or NaN if the denominator is zero."""
     return float(part) / float(whole) if whole else math.nan

@@ -16,7 +16,7 @@ from gcdbench.ops.random import draw_beta, draw_integers, draw_permutation
 
 
 def mixup(x: Tensor, partners: Tensor, share: Tensor) -> Tensor:
-    """Blend every row of x (n, ...) with its partner row; `share` is (n,)."""
+    """Return every row of x (n, ...) blended with its partner row; `share` is (n,)."""
     weight = share.reshape(-1, *[1] * (x.ndim - 1)).to(x.dtype)
     return weight * x + (1 - weight) * x[partners]
 
@@ -24,10 +24,10 @@ def mixup(x: Tensor, partners: Tensor, share: Tensor) -> Tensor:
 def cutmix_boxes(
     share: Tensor, centre_y: Tensor, centre_x: Tensor, *, height: int, width: int
 ) -> tuple[Tensor, Tensor]:
-    """Place a box for every row that covers 1 - share of the image, cut at the borders.
+    """Return a box for every row that covers 1 - share of the image, clipped at the borders.
 
     Returns:
-        (n, 4) boxes as top, bottom, left, right, and the (n,) shares left after cutting.
+        (n, 4) boxes as top, bottom, left, right, and the (n,) shares after clipping.
     """
     side = (1 - share.double()).sqrt()
     half_height, half_width = (side * height).long() // 2, (side * width).long() // 2
@@ -38,7 +38,7 @@ def cutmix_boxes(
 
 
 def cutmix(images: Tensor, partners: Tensor, boxes: Tensor) -> Tensor:
-    """Replace the box of every image (n, C, H, W) by that part of its partner."""
+    """Return images (n, C, H, W) whose box is replaced by that part of their partner."""
     top, bottom, left, right = (edge[:, None] for edge in boxes.T)
     y, x = (torch.arange(size, device=images.device) for size in images.shape[-2:])
     rows, columns = (top <= y) & (y < bottom), (left <= x) & (x < right)
@@ -48,7 +48,7 @@ def cutmix(images: Tensor, partners: Tensor, boxes: Tensor) -> Tensor:
 
 @full_precision
 def mixstyle(tokens: Tensor, partners: Tensor, share: Tensor, *, eps: float = 1e-6) -> Tensor:
-    """Give the tokens of every image the blended mean and deviation of its own and its partner's.
+    """Return tokens with the mean and deviation of each image blended with its partner's.
 
     Gradients flow through the normalised tokens alone.
 
@@ -66,7 +66,7 @@ def mixstyle(tokens: Tensor, partners: Tensor, share: Tensor, *, eps: float = 1e
 
 @full_precision
 def efdm(tokens: Tensor, partners: Tensor, share: Tensor) -> Tensor:
-    """Blend the tokens of every image with its partner's values of the same rank, per channel.
+    """Return tokens blended with the partner's values of the same rank, per channel.
 
     Gradients reach an image's own tokens with factor one and the partner's with 1 - share.
 
@@ -118,7 +118,7 @@ def attention_share(
 def mixed_feature_loss(
     mixed: Tensor, source: Tensor, target: Tensor, labels: Tensor, share: Tensor
 ) -> Tensor:
-    """Let mixed features find both of their origins by cosine, each by its share (PMTrans).
+    """Return the loss of finding both origins of mixed features by cosine (PMTrans).
 
     Args:
         mixed: (n, d).
@@ -138,7 +138,7 @@ def mixed_feature_loss(
 def mixed_label_loss(
     logits: Tensor, labels: Tensor, pseudo_labels: Tensor, confidence: Tensor, share: Tensor
 ) -> Tensor:
-    """Classify mixed images as both of their origins, each by its share (PMTrans).
+    """Return the loss of classifying mixed images as both origins, each by its share (PMTrans).
 
     Args:
         logits: (n, K) of the mixed images.
@@ -194,10 +194,10 @@ def image_pairs(labelled: Tensor, *, generator: Generator) -> tuple[Tensor, Tens
 
 
 def stacked_pairs(labelled: Tensor) -> tuple[Tensor, Tensor]:
-    """Pair rows of a two-view stack as HiLo's released code does: cut both stacks to one length.
+    """Pair rows of a two-view stack as in HiLo's released code: both stacks cut to one length.
 
-    Rows i and m + i of the result pass for two views of one image, but are so only on the smaller
-    side. Kept for the preset that repeats the released code.
+    Rows i and m + i of the result are treated as two views of one image, which is true on the
+    smaller side only. Kept for the preset that repeats the released code.
 
     Returns:
         Rows of the labelled and of the unlabelled views in the view-major stack, both (2m,).

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from gcdbench.ops.losses import UNLABELLED, cross_entropy_on, mean_or_zero
+from gcdbench.ops.labels import UNLABELLED
+from gcdbench.ops.losses import cross_entropy_on, mean_or_zero
 from gcdbench.ops.precision import full_precision
 from gcdbench.ops.random import draw_uniform
 
@@ -14,7 +15,7 @@ from gcdbench.ops.random import draw_uniform
 @torch.no_grad()
 @full_precision
 def same_top_dimensions(features: Tensor, k: int = 5) -> Tensor:
-    """Tell which pairs of rows have the same set of k largest (signed) dimensions, as (n, n) bool.
+    """Return (n, n) bool: which pairs of rows have the same set of k largest (signed) dimensions.
 
     The order inside the set does not matter. A row forms a positive pair with itself.
     """
@@ -23,19 +24,19 @@ def same_top_dimensions(features: Tensor, k: int = 5) -> Tensor:
 
 
 def with_label_pairs(same: Tensor, labels: Tensor) -> Tensor:
-    """Let the labels decide the pairs of which both rows are labelled (-1 marks the others)."""
+    """Return the pairs with those of two labelled rows decided by their labels."""
     labelled = labels != UNLABELLED
     return torch.where(labelled[:, None] & labelled, labels[:, None] == labels, same)
 
 
 @full_precision
 def pairwise_cross_entropy(p: Tensor, q: Tensor, same: Tensor, *, eps: float = 1e-7) -> Tensor:
-    """Average the binary cross-entropy of "the rows i of p and j of q agree" over all pairs.
+    """Return the mean binary cross-entropy of "row i of p and row j of q agree" over all pairs.
 
     Args:
         p: (n, K) posteriors of one view.
         q: (m, K) posteriors of the other view; the probability that two rows agree is p_i . q_j.
-        same: (n, m) bool, which pairs shall agree.
+        same: (n, m) bool, which pairs should agree.
         eps: keeps the logarithms finite.
     """
     agree = p @ q.T
@@ -52,18 +53,18 @@ def margin_cross_entropy(
     scale: float = 10.0,
     largest: float = 0.5,
 ) -> Tensor:
-    """Average the cross-entropy of labelled rows after a head start for the true class.
+    """Return the mean cross-entropy of labelled rows with a margin added for the true class.
 
-    The head start makes the labelled task easier, so that the known classes are learnt more slowly
+    The margin makes the labelled task easier, so that the known classes are learnt more slowly
     while the unlabelled images are still uncertain.
 
     Args:
         logits: (n, K), `scale` times cosines.
-        labels: (n,), -1 where hidden.
+        labels: (n,), UNLABELLED where hidden.
         uncertainty: 1 - mean confidence on the unlabelled images; the margin between cosines.
-        targets: (n, K) distributions to learn in place of the labels; they share the head start.
+        targets: (n, K) distributions to learn in place of the labels; they get the same margin.
         scale: of the logits.
-        largest: the margin is cut there.
+        largest: upper limit of the margin.
     """
     margin = scale * torch.as_tensor(uncertainty, device=logits.device).clamp(max=largest)
     start = F.one_hot(labels.clamp(min=0), logits.shape[1]) if targets is None else targets
@@ -73,7 +74,7 @@ def margin_cross_entropy(
 @torch.no_grad()
 @full_precision
 def positive_partners(features: Tensor, labels: Tensor, *, generator: Generator) -> Tensor:
-    """Choose a partner row for every row of a batch, as (n,) indices.
+    """Return a partner row for every row of a batch, as (n,) indices.
 
     A labelled row gets a random other row of its label (itself if there is none), an unlabelled row
     its nearest neighbour by cosine among all other rows.
@@ -92,6 +93,6 @@ def positive_partners(features: Tensor, labels: Tensor, *, generator: Generator)
 
 @full_precision
 def agreement_loss(logits: Tensor, partners: Tensor) -> Tensor:
-    """Average -log(p_i . q_i) over the rows of two (n, K) logits: partners shall agree."""
+    """Return the mean of -log(p_i . q_i) over the rows of two (n, K) logits of partners."""
     agree = (logits.log_softmax(1) + partners.log_softmax(1)).logsumexp(1)
     return mean_or_zero(-agree.clamp(min=-100.0))

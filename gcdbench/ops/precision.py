@@ -1,4 +1,4 @@
-"""Full precision inside mixed precision: what a loss needs when its inputs come out of autocast."""
+"""Full precision inside autocast, for losses whose inputs have half precision."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ R = TypeVar("R")
 
 
 def full_precision(function: Callable[P, R]) -> Callable[P, R]:
-    """Run `function` outside autocast, with its half-precision tensors widened to float32.
+    """Decorate `function` to run outside autocast, with half-precision inputs in float32.
 
-    Temperatures of 0.04, logarithms of small probabilities and sums over all pairs of a batch lose
-    their meaning in half precision. float32 and float64 arguments pass unchanged.
+    Temperatures of 0.04, logarithms of small probabilities and sums over all pairs of a batch are
+    not accurate enough in half precision. float32 and float64 arguments pass unchanged.
     """
 
     @functools.wraps(function)
@@ -30,7 +30,7 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _widen(x: Any) -> Any:
-    """Widen a float16 or bfloat16 tensor to float32; leave anything else alone."""
+    """Return a float16 or bfloat16 tensor as float32, anything else unchanged."""
     return x.float() if isinstance(x, Tensor) and x.dtype in _HALF else x
 
 

@@ -1,6 +1,6 @@
-"""Random draws from a generator that was handed over, wherever that generator lives.
+"""Random draws from a given generator, on the generator's device.
 
-Drawing on the generator's device and moving the result makes a run on a GPU see the same random
+The result is moved to the target device afterwards, so that a run on a GPU sees the same random
 numbers as a run on a CPU.
 """
 
@@ -47,7 +47,7 @@ def draw_beta(
     generator: Generator,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Draw from Beta(a, b); a sample passes gradients to concentrations that ask for them."""
+    """Draw from Beta(a, b); samples have gradients for concentrations that require them."""
     first, second = (_gamma(concentration, shape, generator) for concentration in (a, b))
     return (first / (first + second)).float().to(device)
 
@@ -55,5 +55,5 @@ def draw_beta(
 def _gamma(concentration: float | Tensor, shape: tuple[int, ...], generator: Generator) -> Tensor:
     """Draw from Gamma(concentration, 1), above zero even for the small concentrations of mixing."""
     c = torch.as_tensor(concentration, dtype=torch.float64, device=generator.device)
-    # The public torch.distributions.Gamma draws by this very function, but from the global state.
+    # The public torch.distributions.Gamma calls this function with the global generator.
     return torch._standard_gamma(c.expand(shape), generator=generator)

@@ -8,17 +8,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench.ops.losses import UNLABELLED
+from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.precision import full_precision
 
 
 @torch.no_grad()
 @full_precision
 def sinkhorn(scores: Tensor, *, epsilon: float = 0.05, iterations: int = 3) -> Tensor:
-    """Assign rows to columns so that all columns get about the same share.
+    """Return an assignment of rows to columns in which all columns get about the same share.
 
-    Works in log space: exp(cosine / (0.1 * 0.05)) overflows float32. It ends with the rows, which
-    therefore sum to one exactly, the columns to n/k only approximately.
+    Works in log space: exp(cosine / (0.1 * 0.05)) overflows float32. The rows are normalised last,
+    so that they sum to one exactly, and the columns to n/k only approximately.
 
     Args:
         scores: (..., n, k), bare cosines; leading dimensions (heads, views) are separate problems.
@@ -42,13 +42,13 @@ def balanced_targets(
     epsilon: float = 0.05,
     iterations: int = 3,
 ) -> Tensor:
-    """Give labelled rows their one-hot label and the other rows a balanced assignment.
+    """Return targets: the one-hot label of labelled rows, a balanced assignment of the others.
 
     Args:
         logits: (..., n, K) bare cosines.
-        labels: (n,), -1 where hidden.
-        first_class: unlabelled rows are assigned to the classes from this one on: 0 lets them fall
-            on all classes, the number of known classes on new ones only.
+        labels: (n,), UNLABELLED where hidden.
+        first_class: unlabelled rows are assigned to the classes from this one on: 0 for all
+            classes, the number of known classes for new ones only.
         epsilon: see `sinkhorn`.
         iterations: see `sinkhorn`.
     """
@@ -71,7 +71,7 @@ def unbalanced_transport(
     tolerance: float = 1e-4,
     max_sweeps: int | None = None,
 ) -> Tensor:
-    """Transport rows to classes where it pays; rows that fit no class send little mass.
+    """Return the unbalanced transport plan of rows to classes; rows that fit no class send less.
 
     Minimises <plan, -similarity> with entropic regularisation and a KL penalty on both marginals,
     in float64: the kernel spans more than float32's range.
@@ -80,7 +80,7 @@ def unbalanced_transport(
         similarity: (n, C) cosines.
         class_mass: (C,) marginal of the classes; uniform if None. That of the rows is uniform.
         epsilon: entropic regularisation.
-        penalty: price of leaving the marginals.
+        penalty: weight of the deviation from the marginals.
         stop: "relative" ends when no scaling changes by more than the tolerance relatively, looking
             every tenth sweep, after at most 300. "pot" is the rule of POT 0.8, which compares
             absolute changes of small numbers, after at most 1000: it can stop far from the
@@ -95,8 +95,8 @@ def unbalanced_transport(
     if not n:
         return similarity.double()
     scores = similarity.double() / epsilon
-    # A common factor of the kernel does not change the normalised plan; only the rule of POT,
-    # which looks at absolute numbers, can tell.
+    # A common factor of the kernel does not change the normalised plan, but it changes POT's stop
+    # rule, which compares absolute numbers.
     kernel = (scores if stop == "pot" else scores - scores.max()).exp()
     columns = (
         kernel.new_full((classes,), 1 / classes) if class_mass is None else class_mass.double()

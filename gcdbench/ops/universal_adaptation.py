@@ -1,6 +1,6 @@
-"""UniOT: telling images of known classes from the others by unbalanced optimal transport.
+"""UniOT: distinguish images of known classes from the others by unbalanced optimal transport.
 
-All features and prototypes are unit vectors. Memories and draws belong to the caller.
+All features and prototypes are unit vectors. The caller owns memories and generators.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Detection(NamedTuple):
 
 
 def detect_common(plan: Tensor) -> Detection:
-    """Read a normalised (n, C) plan: which rows belong to a known class, and to which."""
+    """Return which rows belong to a known class, and to which, from a normalised (n, C) plan."""
     mass, labels = plan.max(1)
     class_mass = plan.sum(0)
     confident = mass > 1 / max(len(plan), 1)
-    absent = class_mass < 1 / plan.shape[1]  # known classes that the rows hardly show
+    absent = class_mass < 1 / plan.shape[1]  # known classes with few rows
     return Detection(labels, confident, confident & ~absent[labels], class_mass)
 
 
@@ -49,11 +49,11 @@ def adaptive_filling(
     stop: StopRule = "relative",
     tolerance: float = 1e-4,
 ) -> Tensor:
-    """Return the similarities (fake + n, C) of the rows behind fake ones of the smaller side.
+    """Return the similarities (fake + n, C) of fake rows of the smaller side, then of the rows.
 
-    Transport takes known and unknown images to be about equally many. Where rows similar to a
-    prototype (above gamma) are few, confident ones are repeated; where they are many, images of no
-    class are made, half-way to the prototype that is farthest.
+    Transport assumes about as many known as unknown images. If few rows are similar to a prototype
+    (above gamma), confident ones are repeated; if many are, images of no class are made, half-way
+    to the farthest prototype.
 
     Args:
         features: (n, d).
@@ -79,7 +79,7 @@ def adaptive_filling(
 
 
 def _draw(rows: Tensor, count: int, generator: Generator) -> Tensor:
-    """Draw rows with replacement; none if there is nothing to draw from."""
+    """Return rows drawn with replacement; none if there are no rows."""
     if not len(rows):
         return rows
     return rows[draw_integers(len(rows), count, generator=generator, device=rows.device)]
@@ -87,7 +87,7 @@ def _draw(rows: Tensor, count: int, generator: Generator) -> Tensor:
 
 @full_precision
 def nearest_neighbours(features: Tensor, ids: Tensor, memory: Tensor, memory_ids: Tensor) -> Tensor:
-    """Return (n, d): for every row the most similar one of another image, old or in the batch.
+    """Return (n, d): for every row the most similar row of another image, remembered or new.
 
     Neighbours from the batch carry gradients, remembered ones do not.
 
@@ -114,7 +114,7 @@ def private_class_loss(
     epsilon: float = 0.05,
     iterations: int = 3,
 ) -> Tensor:
-    """Cluster rows around prototypes by balanced assignments swapped with their neighbours.
+    """Return the clustering loss: balanced assignments, swapped between rows and neighbours.
 
     Args:
         features: (n, d) of the batch.

@@ -1,1 +1,1 @@
-"""Executes a plan: skips recorded cells, trains and scores the others."""
+"""Run cells: skip those with a record, train and score the others."""

@@ -1,4 +1,4 @@
-"""Trains and scores one cell and writes its record."""
+"""Train and score one cell and write its record."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from gcdbench.training.assemble import assemble
 from gcdbench.training.evaluator import Evaluation, evaluate
 from gcdbench.training.frozen_features import FeatureStore
 
-CHECKPOINT_SECONDS = 60.0  # least time between two checkpoints
-NAMED = 20  # unreadable images that a record names
-STOP_EVERY = 10  # steps between two checks of several processes whether to stop
-LINE_SECONDS = 60.0  # between lines about a cell where no progress bar is seen
+CHECKPOINT_SECONDS = 60.0  # minimum time between two checkpoints
+NAMED = 20  # unreadable images that a record lists
+STOP_EVERY = 10  # steps between two checks of a process group whether to stop
+LINE_SECONDS = 60.0  # between log lines about a cell if there is no progress bar
 log = logging.getLogger(__name__)
 
 
@@ -56,7 +56,7 @@ class RunContext:
     stop: Stop = field(default_factory=Stop)
     group: ProcessGroup = field(default_factory=SingleProcess)
     store: FeatureStore = field(init=False)
-    # by problem: what could not be read, also for cells that take the features of one before them
+    # unreadable images by problem; also for cells that reuse the features of an earlier cell
     unreadable: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class CellRun:
 
     def __init__(self, cell: Cell, context: RunContext, beat: heartbeat.Heartbeat) -> None:
         self.cell, self.context, self.heartbeat = cell, context, beat
-        self.origin = provenance()  # now: the checkout may change while the cell is trained
+        self.origin = provenance()  # now, because the checkout may change during training
         self.folder = records.cell_folder(context.results, cell)
         self.meter = Meter(context.device, context.group.size)
         self.curve: list[dict[str, Any]] = []
@@ -119,7 +119,7 @@ class CellRun:
         return record
 
     def _steps_before(self, resume: trainer.Snapshot | None) -> int:
-        """Return the number of steps that need not be taken again."""
+        """Return the number of steps that the checkpoint has done."""
         if resume is None:
             return 0
         return resume["epoch"] * self.parts.loader.steps_per_epoch + len(resume["history"])
@@ -151,7 +151,7 @@ class CellRun:
         stop = self._stop_is_asked(clock.step)
         if group.is_main and (stop or self._checkpoint_is_due()):
             self.heartbeat.update(loss=_loss(event.terms))
-            # of several processes only this one would know now; at the epoch's end all of them do
+            # In a group only this process would know now; at the end of the epoch all of them do.
             unknown_to_others = [trainer.Diverged] if group.size > 1 else []
             with contextlib.suppress(*unknown_to_others):
                 self._save(done, event.state())
@@ -172,7 +172,7 @@ class CellRun:
             self._save(number * self.parts.loader.steps_per_epoch, event.state())
 
     def _stop_is_asked(self, step: int) -> bool:
-        """Tell whether to stop; several processes ask the main one every few steps."""
+        """Return whether to stop; a process group asks its main process every few steps."""
         group, asked = self.context.group, self.context.stop.asked
         if group.size == 1:
             return asked
@@ -192,7 +192,7 @@ class CellRun:
             self.tracker.write(event, **row)
 
     def _say(self, number: int, loss: float) -> None:
-        """Say how far the cell is, now and then, where no progress bar does."""
+        """Log the progress of the cell now and then, if there is no progress bar."""
         if time.monotonic() - self._said >= LINE_SECONDS and not sys.stderr.isatty():
             epochs = self.cell.train.epochs
             log.info("%s: epoch %d of %d, loss %.3f", self.cell.label, number, epochs, loss)
@@ -204,7 +204,7 @@ class CellRun:
 
     @property
     def _unreadable(self) -> dict[str, str]:
-        """Reasons by image, of all that cells of this problem could not read in this process."""
+        """Return the reasons by image of all images of this problem that could not be read."""
         known = self.context.unreadable.setdefault(self.parts.problem.fingerprint, {})
         known.update(self.parts.loader.unreadable)
         return known

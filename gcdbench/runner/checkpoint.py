@@ -1,4 +1,4 @@
-"""Checkpoints inside a cell: atomic, checksummed, the last two are kept."""
+"""Checkpoints of a cell: written atomically, with a checksum; the last two are kept."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ KEPT = 2
 
 
 class NotSaved(OSError):
-    """A checkpoint could not be written; those before it are still there."""
+    """Raised if a checkpoint could not be written; the earlier ones still exist."""
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> None:
-    """Write the checkpoint after a number of steps; on failure the older ones are still there."""
+    """Write the checkpoint after a number of steps; on failure the older ones are kept."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     payload = buffer.getvalue()
@@ -42,15 +42,15 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> None:
 
 
 def load_latest(folder: Path, key: str) -> dict[str, Any] | None:
-    """Return a cell's newest sound checkpoint, or None; others are reported and passed over."""
+    """Return a cell's newest valid checkpoint, or None; invalid ones are logged and skipped."""
     for path in files(folder):
         try:
             state = _load(path)
             if state.pop("key", None) != key:
                 raise ValueError("it belongs to another cell")
-        except Exception as error:  # what the unpickler refuses comes in many types
+        except Exception as error:  # the unpickler raises many types of errors
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            log.warning("%s is passed over: %s", path, reason)
+            log.warning("%s is skipped: %s", path, reason)
             continue
         return state
     return None

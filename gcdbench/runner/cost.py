@@ -37,7 +37,7 @@ def work(train: Mapping[str, Any], *, pool: int, scored: int) -> int:
 
 
 class CostModel:
-    """Seconds per image of recorded cells: of the same method if there are, else of any."""
+    """Seconds per image of recorded cells: of the same method if possible, else of any."""
 
     def __init__(self, recorded: Iterable[Record]) -> None:
         self._rates: dict[tuple, list[float]] = defaultdict(list)
@@ -67,7 +67,7 @@ class CostModel:
 
 
 def _sizes(cell: Cell) -> tuple[int, int]:
-    """Return how many images are trained on and scored; of absent data only the former is known."""
+    """Return how many images are trained on and scored; without the data only the former."""
     try:
         problem = cell.problem()
     except UserError:
@@ -81,7 +81,7 @@ def _kind(backbone: Mapping[str, Any], train: Mapping[str, Any]) -> tuple:
 
 
 def duration(seconds: float) -> str:
-    """Write a time so that it can be read at a glance.
+    """Return a time in readable form.
 
     >>> [duration(s) for s in (8.4, 300, 7500, 200000)]
     ['8 s', '5 min', '2 h 5 min', '2.3 days']

@@ -1,4 +1,4 @@
-"""Which device a process computes on."""
+"""Choose the device of a process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).item()  # fails on a device without numbers, such as meta
+        torch.zeros(1, device=device).item()  # fails on devices that hold no values, such as meta
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"--device {name}: not available on this machine") from error
     return device
 
 
 def check_devices(name: str, processes: int) -> None:
-    """Refuse a device by its number, and more processes than this machine has GPUs."""
+    """Raise a UserError for a numbered device, or for more processes than there are GPUs."""
     if name == "cpu" or not torch.cuda.is_available():
         return
     if name not in ("auto", "cuda") or processes > torch.cuda.device_count():
@@ -36,7 +36,7 @@ def check_devices(name: str, processes: int) -> None:
 
 
 def device_of_rank(name: str, local_rank: int) -> torch.device:
-    """Return the device of one process of several: GPUs by local rank, unless the CPU is wanted."""
+    """Return the device of a process of a group: GPUs by local rank, unless the CPU is chosen."""
     check_devices(name, local_rank + 1)
     if name == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")

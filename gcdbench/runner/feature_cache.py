@@ -1,12 +1,12 @@
 """Frozen features on disk, shared by all processes that run cells with the same images and trunk.
 
-Features of a list of images lie in one file without a header, which is mapped into memory. An index
-beside it holds the checksum of every chunk that is whole: a chunk without one, or with another, is
-computed and written again, so an interrupted run goes on where it was. The name of both is a hash
-of all that can change a bit of the features, so a file never has to be invalidated.
+Features of a list of images are in one file without a header, which is mapped into memory. An index
+next to it holds the checksum of every complete chunk: a chunk without a checksum or with a wrong
+one is computed again, so an interrupted run continues where it stopped. The name of both files is a
+hash of everything that can change a bit of the features, so a file never has to be invalidated.
 
-What is written stays until it is deleted by hand. If the files would take more than the budget, of
-a new list the first chunks that fit are written, and the others are computed at every use.
+Files stay until they are deleted by hand. If they would take more than the budget, the first chunks
+of a new list that fit are written, and the others are computed at every use.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FeatureCache:
         self.budget = budget
 
     def get(self, request: FeatureRequest, *, at_least: int) -> Tensor | None:
-        """Return the features of the first chunks that fit, computing those that are not there.
+        """Return the features of the first chunks that fit, computing missing ones.
 
         None if fewer fit than that, or if the disk cannot be written.
         """
@@ -51,7 +51,7 @@ class FeatureCache:
         file = FeatureFile(self.folder / f"{name[:32]}.tokens", request)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with file.alone():
+            with file.locked():
                 chunks = self._reserve(file, at_least)
                 return file.fill(chunks) if chunks >= at_least else None
         except OSError as error:
@@ -62,7 +62,7 @@ class FeatureCache:
             return None
 
     def _reserve(self, file: FeatureFile, at_least: int) -> int:
-        """Say what will be written and what is left out, and give the file its size."""
+        """Log what will be written and what is left out, and allocate the file."""
         request = file.request
         with FileLock(self.folder / "lock"):
             others = sum(p.stat().st_size for p in self.folder.glob("*.tokens") if p != file.path)
@@ -90,7 +90,7 @@ class FeatureCache:
 
 
 class FeatureFile:
-    """The features of one list and the index beside them."""
+    """The file with the features of one list, and its index."""
 
     def __init__(self, path: Path, request: FeatureRequest) -> None:
         self.path = path
@@ -103,7 +103,7 @@ class FeatureFile:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def fill(self, chunks: int) -> Tensor:
-        """Compute the chunks that are not there or damaged, and return all of them."""
+        """Compute missing and damaged chunks, and return all of them."""
         request, noted = self.request, self._noted(chunks)
         bad = list(self._bad(noted))
         if damaged := sum(bool(noted[number]) for number in bad):
@@ -116,12 +116,12 @@ class FeatureFile:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            # a grey square in the place of an image that could not be read is for this run only
+            # a chunk with a placeholder for an unreadable image is valid in this run only
             noted[number] = hashlib.sha256(data).hexdigest() if request.complete() else ""
             facts = {"title": request.title, "checksums": noted}
             write_atomically(self.index, json.dumps(facts).encode())
         number = sum(request.sizes[:chunks])
-        # a private mapping: what one process does to it is not seen by the others
+        # a private mapping: changes by one process are not visible to the others
         features = torch.from_file(
             str(self.path), shared=False, size=number * prod(request.shape), dtype=request.dtype
         )
@@ -136,7 +136,7 @@ class FeatureFile:
         return (noted + [""] * chunks)[:chunks]
 
     def _bad(self, noted: list[str]) -> Iterator[int]:
-        """Yield the numbers of the chunks that are not what was noted."""
+        """Yield the numbers of the chunks whose checksum is wrong."""
         with self.path.open("rb") as file:
             for number, checksum in enumerate(noted):
                 file.seek(self._start(number))
@@ -148,8 +148,8 @@ class FeatureFile:
         return sum(self.request.sizes[:chunk]) * self.request.bytes_per_image
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the file while it is checked and filled."""
+    def locked(self) -> Iterator[None]:
+        """Hold the file's lock while it is checked and filled."""
         lock = FileLock(self.path.with_suffix(".lock"))
         try:
             lock.acquire(blocking=False)

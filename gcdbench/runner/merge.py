@@ -1,4 +1,4 @@
-"""Brings the records of several machines together. Nothing here imports torch."""
+"""Merge the results folders of several machines. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gcdbench.experiment.record import Record
 
 @dataclass
 class Merged:
-    """What became of the records of a merge."""
+    """The records of a merge, by what was done with them."""
 
     copied: list[Path] = field(default_factory=list)
     same: list[Path] = field(default_factory=list)  # there already, with the same numbers
-    beside: list[Path] = field(default_factory=list)  # there already, with other numbers
+    differing: list[Path] = field(default_factory=list)  # there already, with other numbers
     refused: list[tuple[Path, str]] = field(default_factory=list)
 
 
 def merge(sources: Sequence[Path], into: Path) -> Merged:
-    """Copy all sound records; of two with one key and unlike numbers, the first one counts.
+    """Copy all valid records; of two with one key and different numbers, the first one counts.
 
-    The other one is kept beside it, in a folder ``previous-<n>``: one key means one experiment, so
-    unlike numbers are a difference of machines that somebody should look at.
+    The other one is kept next to it, in a folder ``previous-<n>``: one key means one experiment, so
+    different numbers mean that the machines differ, which should be looked into.
     """
     for source in sources:
         if not source.is_dir():
@@ -36,13 +36,13 @@ def merge(sources: Sequence[Path], into: Path) -> Merged:
     records.check_writable(into)
     merged = Merged()
     for source in sources:
-        for path, record in sound(source, merged.refused):
+        for path, record in valid_records(source, merged.refused):
             _add(path.parent, record, into / path.parent.relative_to(source), merged)
     return merged
 
 
-def sound(results: Path, refused: list[tuple[Path, str]]) -> Iterator[tuple[Path, Record]]:
-    """Yield the records that can be trusted and note the others."""
+def valid_records(results: Path, refused: list[tuple[Path, str]]) -> Iterator[tuple[Path, Record]]:
+    """Yield the valid records; append the others, with reasons, to ``refused``."""
     for path, record in records.read_all(results):
         reason = records.invalid(path, record)
         if not reason and isinstance(record, Record):
@@ -62,7 +62,7 @@ def _add(folder: Path, record: Record, target: Path, merged: Merged) -> None:
                 merged.same.append(target)
             else:
                 _copy(folder, _free(target))
-                merged.beside.append(target)
+                merged.differing.append(target)
     except heartbeat.Busy:
         merged.refused.append((folder, f"{target} is being trained right now; merge again later"))
 
@@ -79,7 +79,7 @@ def _copy(folder: Path, target: Path) -> None:
 
 
 def _known(record: Record, target: Path) -> bool:
-    """Tell whether these numbers are in a cell's folder, as its record or beside it."""
+    """Tell whether these numbers are in a cell's folder, as its record or a previous one."""
     for path in (target / records.RECORD, *target.glob(f"previous-*/{records.RECORD}")):
         there = records.read_record(path)
         if isinstance(there, Record) and records.same_numbers(there, record):

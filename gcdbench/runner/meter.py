@@ -1,4 +1,4 @@
-"""What a cell costs: time, memory and, where the device can tell, energy."""
+"""Measure what a cell costs: time, memory and, if the device reports it, energy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 
 class Meter:
-    """Measures one cell, over all its restarts: what it has read goes into the checkpoint."""
+    """Measures one cell over all its restarts: the totals are stored in the checkpoint."""
 
     def __init__(self, device: torch.device, devices: int = 1) -> None:
         self.device = device
@@ -31,12 +31,12 @@ class Meter:
             self._event = self._mark()
 
     def carry(self, spent: dict[str, Any]) -> None:
-        """Go on from what an interrupted run had spent."""
+        """Add what an interrupted run had spent."""
         self.started, self.restarts = float(spent["started"]), int(spent["restarts"]) + 1
         self._before = {k: v for k, v in spent.items() if k not in ("started", "restarts")}
 
     def read(self) -> dict[str, Any]:
-        """Return what was spent so far."""
+        """Return what has been spent so far."""
         now = {
             "wall_seconds": time.monotonic() - self._clock,
             "cpu_seconds": time.process_time() - self._cpu,
@@ -58,7 +58,7 @@ class Meter:
         return event
 
     def _peak_memory_mb(self) -> float:
-        """Return the device's peak of this cell; on a CPU, that of the process so far."""
+        """Return the peak memory of this cell on a GPU, or of the process so far on a CPU."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / 2**20
         unit = 2**20 if sys.platform == "darwin" else 2**10
@@ -66,9 +66,9 @@ class Meter:
 
 
 def energy_counter(device: torch.device, devices: int = 1) -> Callable[[], float] | None:
-    """Return a function that reads the joules a GPU has used, if nvidia-ml can tell them.
+    """Return a function that reads the energy in joules a GPU has used, if NVML reports it.
 
-    Of a cell on several devices, those of this machine count.
+    For a cell on several devices, those of this machine are counted.
     """
     if device.type != "cuda":
         return None
@@ -83,11 +83,11 @@ def energy_counter(device: torch.device, devices: int = 1) -> Callable[[], float
         def joules() -> float:
             return sum(map(pynvml.nvmlDeviceGetTotalEnergyConsumption, handles)) / 1000
 
-        joules()  # a GPU without a counter says so now
+        joules()  # fails here on a GPU without a counter
         return joules
     return None
 
 
 def device_name(device: torch.device) -> str:
-    """Return what a record calls a device."""
+    """Return the name of a device in records."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -1,4 +1,4 @@
-"""Where and how cells are run. Nothing here can change their numbers, or imports torch."""
+"""Options of a run: where and how. They cannot change numbers. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def available_cores() -> int:
 
 @contextmanager
 def threads_of_children(number: int) -> Iterator[None]:
-    """Let a process that is started in the context use a number of threads."""
+    """Set the number of threads of processes that are started in the context."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(number)
     try:
@@ -84,6 +84,6 @@ def threads_of_children(number: int) -> Iterator[None]:
 
 
 def plugin_files() -> tuple[Path, ...]:
-    """Return the files that were added by --plugin: a new process does not know them."""
+    """Return the files that were added by --plugin, for new processes to load them again."""
     found = (info for kind in registry.KINDS for info in registry.available(kind).values())
     return tuple(info.path for info in found if info.is_file_plugin)

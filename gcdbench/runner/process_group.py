@@ -1,10 +1,10 @@
-"""One cell on several devices, with the numbers of one.
+"""Train one cell on several devices, with the same numbers as on one.
 
-Every process loads and encodes a part of each batch; what it has made of it is gathered, and heads
-and losses see the whole batch in every process. So contrastive terms, optimal transport and
-clustering of a batch are those of a single process, whatever the method, and so is the gradient:
-that of the gathered rows is scaled by the number of processes before all gradients are averaged,
-which leaves the sum for what was computed in parts and the mean of equals for the rest.
+Every process loads and encodes a part of each batch; the features are gathered, and heads and
+losses see the whole batch in every process. Contrastive terms, optimal transport and clustering of
+a batch are therefore those of a single process for any method, and so is the gradient: that of the
+gathered rows is scaled by the number of processes before all gradients are averaged. The result is
+the sum for what was computed in parts, and the mean of equal values for the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def is_torchrun_worker() -> bool:
-    """Tell whether torchrun has started this process as one of several."""
+    """Return whether torchrun has started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
@@ -50,7 +50,7 @@ class TorchProcessGroup:
         self._count()
 
     def _count(self) -> None:
-        """Refuse to train with fewer or more processes than were asked for."""
+        """Raise if fewer or more processes than requested have joined."""
         present = torch.ones(1, device=self.device)
         dist.all_reduce(present)
         if int(present) != self.size or dist.get_world_size() != self.size:
@@ -61,7 +61,7 @@ class TorchProcessGroup:
         dist.destroy_process_group()
 
     def broadcast_object(self, value: T | None = None) -> T:
-        """Return the value that the main process passes."""
+        """Return the main process's value."""
         box = [value]
         dist.broadcast_object_list(box, src=0, device=self.device)
         return box[0]  # type: ignore[return-value]
@@ -74,7 +74,7 @@ class TorchProcessGroup:
             raise UserError(f"the processes of this run do not see the same {what}: {seen}")
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Give the tensors the values that they have in the main process."""
+        """Set the tensors to their values in the main process."""
         for tensor in tensors:
             sent = tensor.detach().to(self.device).contiguous()
             plain = sent.view(torch.uint8) if sent.dtype == torch.bool else sent
@@ -83,7 +83,7 @@ class TorchProcessGroup:
                 tensor.copy_(sent)
 
     def all_reduce_mean(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Give the gradients their mean over the processes, in one exchange."""
+        """Set the gradients to their mean over the processes, in one collective."""
         grads = [p.grad for p in parameters if p.grad is not None]
         flat = torch.cat([grad.flatten() for grad in grads])
         dist.all_reduce(flat)
@@ -96,12 +96,12 @@ class TorchProcessGroup:
         return share_of(number, self.rank, self.size)
 
     def gather(self, part: Tensor, number: int) -> Tensor:
-        """Return all rows from every process's share of them."""
+        """Return the rows of all processes' shares."""
         return _Gather.apply(part.contiguous(), self.rank, self.size)[:number]
 
 
 def share_of(number: int, rank: int, size: int) -> Tensor:
-    """Return the rows of a process, as many as any other's: the last row repeats.
+    """Return the rows of a process; all shares have the same size, the last row may repeat.
 
     >>> [share_of(5, rank, 2).tolist() for rank in range(2)]
     [[0, 1, 2], [3, 4, 4]]
@@ -111,7 +111,7 @@ def share_of(number: int, rank: int, size: int) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of all processes; backward, this process's rows with the gradients of all losses."""
+    """Gather rows of all processes; backward returns the gradients of this process's rows."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, rank: int, size: int) -> Tensor:
@@ -122,5 +122,5 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        # every process computes the whole loss, so its gradient is the same in all of them
+        # every process computes the whole loss, so the gradient is the same in all of them
         return grads[0][ctx.place] * ctx.size, None, None

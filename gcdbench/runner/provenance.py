@@ -14,7 +14,7 @@ PACKAGES = ("gcdbench", "torch", "torchvision", "timm", "numpy", "scipy", "pillo
 
 
 def provenance() -> dict[str, Any]:
-    """Return the versions and the machine behind a result."""
+    """Return the versions and the machine that a result was made with."""
     return {
         "versions": {"python": platform.python_version(), **{p: _version(p) for p in PACKAGES}},
         "platform": platform.platform(),

@@ -1,4 +1,4 @@
-"""Where each cell stands, by the results folder and, for cells with a job, the scheduler's queue.
+"""The state of each cell, from the results folder and, for cells with a job, the scheduler's queue.
 
 Nothing here imports torch.
 """
@@ -25,7 +25,7 @@ from gcdbench.runner.launchers import slurm
 Kind = Literal[
     "done", "running here", "running elsewhere", "queued", "failed", "stale", "damaged", "waiting"
 ]
-# asks the scheduler for the states of all jobs: job -> PENDING, RUNNING, ...
+# queries the scheduler for the states of all jobs: job -> PENDING, RUNNING, ...
 Queue = Callable[[], Mapping[str, str]]
 
 OLDER_SCORES = "; scored by other code (gcdbench results rescore)"
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class State:
-    """Where one cell stands."""
+    """The state of one cell."""
 
     dataset: str
     method: str
@@ -45,13 +45,13 @@ class State:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for programs."""
+        """Return the state as a dictionary, for ``--json``."""
         row = asdict(self)
         return {**{k: v for k, v in row.items() if k != "facts"}, **self.facts}
 
 
 def states(cells: Sequence[Cell], results: Path, queue: Queue = slurm.queue) -> list[State]:
-    """Return the state of every cell; the scheduler is asked only if a cell has a job."""
+    """Return the state of every cell; the scheduler is queried only if a cell has a job."""
     jobs = {
         cell.key: job
         for cell in cells
@@ -62,7 +62,7 @@ def states(cells: Sequence[Cell], results: Path, queue: Queue = slurm.queue) -> 
 
 
 def _ask(queue: Queue) -> Mapping[str, str] | None:
-    """Return the jobs that wait or run, or None if that cannot be known here."""
+    """Return the jobs that wait or run, or None if the scheduler cannot be queried here."""
     try:
         return queue()
     except UserError as error:
@@ -109,7 +109,7 @@ def _judge(
 
 
 def describe(progress: Mapping[str, Any]) -> str:
-    """Say how far a running cell is."""
+    """Return a description of a running cell's progress."""
     parts = [str(progress["phase"])]
     if "epoch" in progress:
         parts = [f"epoch {progress['epoch']} of {progress['epochs']}"]
@@ -122,7 +122,7 @@ def describe(progress: Mapping[str, Any]) -> str:
 
 
 def _lost(progress: Mapping[str, Any] | None, job: Mapping[str, Any] | None) -> str:
-    """Say who worked on a cell and left it without a record."""
+    """Return a description of the process or job that ended without a record."""
     if job:
         where = f" (see {job['log']})" if "log" in job else ""
         return f"job {job['job']} left the queue without a record{where}"
@@ -132,11 +132,11 @@ def _lost(progress: Mapping[str, Any] | None, job: Mapping[str, Any] | None) -> 
 
 def _next_start(folder: Path) -> str:
     steps = [int(path.stem.rpartition("-")[2]) for path in folder.glob(heartbeat.CHECKPOINTS)]
-    return f"goes on after step {max(steps)}" if steps else "starts anew"
+    return f"resumes after step {max(steps)}" if steps else "starts again"
 
 
 def _stale(cell: Cell, folder: Path) -> str:
-    """Say why the newest record of a cell of this name does not count, if there is one."""
+    """Return why the newest record of a cell of this name is out of date, if there is one."""
     paths = folder.parent.glob(f"seed{cell.seed}-*/{records.RECORD}")
     for path in sorted(paths, key=lambda p: p.stat().st_mtime, reverse=True):
         record = records.read_record(path)
@@ -146,7 +146,7 @@ def _stale(cell: Cell, folder: Path) -> str:
 
 
 def render(rows: Sequence[State]) -> str:
-    """Write states as a table with a line of counts."""
+    """Return the states as a table with a line of counts."""
     widths = [
         max((len(getattr(row, name)) for row in rows), default=0)
         for name in ("dataset", "method", "kind")
@@ -162,5 +162,5 @@ def render(rows: Sequence[State]) -> str:
 
 
 def settled(rows: Sequence[State]) -> bool:
-    """Tell whether nothing more will change by itself."""
+    """Return whether no state will change without a new command."""
     return not any(row.kind.startswith("running") or row.kind == "queued" for row in rows)

@@ -1,4 +1,4 @@
-"""Stops a run between two training steps, after Ctrl-C or a signal of a scheduler."""
+"""Stop a run between two training steps, after Ctrl-C or a signal of a scheduler."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ log = logging.getLogger(__name__)
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was asked to stop and has saved what it needs to resume."""
+    """Raised after a stop was requested and everything needed to resume was saved."""
 
 
 class Stop:
-    """Handles signals while it is entered; ``asked`` tells whether one has come.
+    """Signal handler, used as a context; ``asked`` is true after a signal has arrived.
 
-    The first signal asks; the second one of Ctrl-C stops at once, by KeyboardInterrupt, unless the
-    process is patient: it may get one signal by several ways. A worker of a pool (``parent`` given)
-    leaves Ctrl-C to its parent, and stops when that has died.
+    The first signal requests a stop; a second Ctrl-C stops at once, by KeyboardInterrupt, unless
+    the process is patient (it may get the same signal several times). A worker of a pool
+    (``parent`` given) leaves Ctrl-C to its parent, and stops when the parent has died.
     """
 
     def __init__(self, *, parent: int | None = None, patient: bool = False) -> None:

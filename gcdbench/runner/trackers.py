@@ -1,4 +1,4 @@
-"""Writes down a cell's training as it goes: JSON lines always, TensorBoard if wanted."""
+"""Log a cell's training: JSON lines always, TensorBoard on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gcdbench.experiment.records import flat
 
 
 class Tracker:
-    """Takes one row per event; a row is appended whole, so that a killed run leaves whole lines."""
+    """Appends one row per event in a single write, so that a killed run leaves complete lines."""
 
     def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
         self.path = folder / LOG
@@ -28,7 +28,7 @@ class Tracker:
             self._writer.close()
 
     def write(self, event: str, **row: Any) -> None:
-        """Note an event; numbers of an epoch become curves of TensorBoard."""
+        """Write an event; the numbers of an epoch are also sent to TensorBoard."""
         line = json.dumps({"time": time.time(), "event": event, **row}) + "\n"
         with self.path.open("a", encoding="utf-8") as file:
             file.write(line)
@@ -39,7 +39,7 @@ class Tracker:
 
 
 def check_tensorboard() -> None:
-    """Refuse to promise what cannot be written."""
+    """Raise a UserError if TensorBoard is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         raise UserError(
             "--tensorboard: the package is not installed; pip install 'gcdbench[tensorboard]'"

@@ -1,7 +1,7 @@
-"""From a cell to what trains and scores it: problem, batches, model, features.
+"""Build what trains and scores a cell: problem, batches, model, features.
 
-Everything that chooses between loaders, banks, models and evaluators is here, and so it is part of
-the cell's key.
+Everything that chooses between loaders, banks, models and evaluators is here, and is therefore part
+of the cell's key.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def assemble(
     workers: int = 0,
     strict: bool = False,
 ) -> Assembly:
-    """Build the parts of a cell; frozen features are taken from the store as far as it has them."""
+    """Return the parts of a cell; frozen features come from the store as far as it has them."""
     problem, config = cell.problem(), cell.train
     backbone = load_backbone(cell.backbone).to(device)
     pretrained = weights_digest(backbone)
@@ -75,7 +75,7 @@ def assemble(
 
 
 def make_loader(cell: Cell, size: int, *, workers: int = 0, strict: bool = False) -> Loader:
-    """Return what serves a cell's images, in squares of ``size`` pixels."""
+    """Return the loader of a cell's images, for views of ``size`` pixels."""
     return Loader(
         cell.problem(),
         size=size,

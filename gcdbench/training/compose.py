@@ -1,4 +1,4 @@
-"""Puts a method and its techniques together into one model that can be trained."""
+"""Combine a method and its techniques into one model that can be trained."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Composed(nn.Module):
 
     @property
     def cache_depth(self) -> CacheDepth:
-        """How deep into the backbone views may be computed before a step sees them."""
+        """How deep into the backbone views may be precomputed before a step."""
         techniques = self.techniques.values()
         if any(type(one).mix is not Technique.mix for one in techniques):
             return "images"
@@ -71,7 +71,7 @@ class Composed(nn.Module):
         self._techniques[name] = technique
 
     def add_auxiliary(self, task: Task) -> None:
-        """Give a method without a classifier one that learns from the labelled images."""
+        """Add a classifier, trained on the labelled images, to a method without one."""
         self.auxiliary = CosineClassifier(
             self.backbone.dim, task.num_classes, generator=task.generator("auxiliary")
         )
@@ -117,7 +117,7 @@ class Composed(nn.Module):
         return features
 
     def classify(self, features: Tensor) -> Tensor:
-        """Return logits of CLS features, by the auxiliary head if the method has none."""
+        """Return logits of CLS features, from the auxiliary head if the method has none."""
         if self.auxiliary is not None:
             return self.auxiliary(features) / AUXILIARY_TEMP
         return self.method.classify(features)
@@ -147,7 +147,7 @@ class Composed(nn.Module):
             technique.after_step(self, batch, step, clock)
 
     def param_groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        """Return (parameters, multiplier of the learning rate) of all that is trained."""
+        """Return (parameters, multiplier of the learning rate) of everything that is trained."""
         groups = [(list(params), scale) for params, scale in self.method.param_groups()]
         extra = [p for p in self._techniques.parameters() if p.requires_grad]
         if self.auxiliary is not None:

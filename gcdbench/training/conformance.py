@@ -1,7 +1,7 @@
-"""What every method must do, as checks that say in a sentence what is wrong.
+"""Checks of the contract that every method must fulfil; failures are reported as sentences.
 
-The project's tests run them over the whole registry, so a new method is tested without a new test.
-Each check builds the method on a tiny random backbone and a toy problem; together they take
+The project's tests run them on the whole registry, so a new method is tested without a new test.
+Each check builds the method on a tiny random backbone and a toy problem; all of them together take
 seconds.
 """
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from gcdbench.core.method_spec import MethodSpec
 from gcdbench.core.settings import TrainConfig
 from gcdbench.nn.backbone import Backbone
+from gcdbench.ops.labels import UNLABELLED
 from gcdbench.training.compose import Composed, compose
 from gcdbench.training.frozen_features import Trunk
 from gcdbench.training.method import Batch, Clock, FitContext, PoolFeatures, Step, Task, seeded
@@ -27,12 +28,12 @@ SIZE, CLASSES, OLD, POOL, EPOCHS, STEPS = 32, 6, 4, 48, 4, 3
 
 
 class ContractError(AssertionError):
-    """A method does not keep the contract; the message says how and what to do."""
+    """Raised if a method breaks the contract; the message says how, and the remedy."""
 
 
 def tiny_backbone(seed: int = 0) -> Backbone:
     """Return a small random vision transformer: 3 blocks, 16 patches of 8 pixels, width 48."""
-    with torch.random.fork_rng(devices=[]):  # timm draws first weights from the global generator
+    with torch.random.fork_rng(devices=[]):  # timm draws initial weights from the global generator
         vit = VisionTransformer(
             img_size=SIZE, patch_size=8, embed_dim=48, depth=3, num_heads=3, num_classes=0
         )
@@ -50,7 +51,7 @@ def tiny_backbone(seed: int = 0) -> Backbone:
 
 @dataclass
 class Bench:
-    """A method on a toy problem, with everything that a step needs."""
+    """A method on a toy problem, with all inputs of a step."""
 
     spec: MethodSpec
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -59,7 +60,7 @@ class Bench:
     def __post_init__(self) -> None:
         generator = seeded(self.seed, "toy")
         labels = torch.arange(POOL) % CLASSES
-        labels[(torch.arange(POOL) >= POOL // 2) | (labels >= OLD)] = -1
+        labels[(torch.arange(POOL) >= POOL // 2) | (labels >= OLD)] = UNLABELLED
         self.labels = labels
         # one flat colour pattern per class, so that there is something to learn
         pattern = torch.rand(CLASSES, 3, 4, 4, generator=generator).repeat_interleave(8, 2)
@@ -92,7 +93,7 @@ class Bench:
         return Batch(views, self.labels[rows], rows)
 
     def mixed_rows(self) -> Tensor:
-        """Return rows of a usual batch: labelled and unlabelled images."""
+        """Return the rows of a typical batch: labelled and unlabelled images."""
         return torch.cat([torch.arange(0, 12), torch.arange(POOL - 12, POOL)])
 
     def begin(self) -> None:
@@ -138,7 +139,7 @@ class Bench:
 
 
 def check_terms_are_finite(make: Callable[[], Bench]) -> None:
-    """The terms of a usual batch are named, scalar and finite."""
+    """The terms of a typical batch are named, scalar and finite."""
     bench = make()
     bench.begin()
     for _ in range(STEPS):
@@ -162,7 +163,7 @@ def check_odd_batches(make: Callable[[], Bench]) -> None:
 
 
 def check_mixed_precision(make: Callable[[], Bench]) -> None:
-    """Terms and gradients are finite where matrix products are made in half precision."""
+    """Terms and gradients are finite when matrix products have half precision."""
     bench, what = make(), "a batch in mixed precision"
     bench.begin()
     for _ in range(STEPS):
@@ -251,7 +252,7 @@ def check_determinism(make: Callable[[], Bench]) -> None:
 
 
 def check_resume(make: Callable[[], Bench]) -> None:
-    """A model restored from its parameters and buffers goes on with the same loss."""
+    """A model restored from its parameters and buffers continues with the same loss."""
     bench = make()
     bench.begin()
     bench.update()

@@ -1,4 +1,4 @@
-"""Features of all images, and predictions and scores of those that are evaluated."""
+"""Compute features of all images, and predictions and scores of the evaluation sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gcdbench.data.problem import Problem
 from gcdbench.nn.backbone import Backbone, Patches, Tokens
-from gcdbench.ops.losses import UNLABELLED
+from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.random import seeded
 from gcdbench.training.compose import Composed
 from gcdbench.training.frozen_features import (
@@ -31,10 +31,10 @@ from gcdbench.training.scores import Scores, score_predictions
 
 
 class PoolEncoder:
-    """Computes features of all images of a problem under the current weights, once per change.
+    """Computes features of all images of a problem with the current weights, once per change.
 
-    ``trunk_key`` returns the key under which a backbone's frozen features are kept; ``precision``
-    is that of the frozen features, whether they are kept or not.
+    ``trunk_key`` returns the key under which a backbone's frozen features are stored; ``precision``
+    is that of the frozen features, stored or not.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class PoolEncoder:
 
     @property
     def request(self) -> FeatureRequest:
-        """What is asked of the store, under the key of the backbone as it is now."""
+        """The request to the feature store, with the key of the backbone as it is now."""
         key = (*self._request.key, self.trunk_key(self.backbone))
         return replace(self._request, key=key)
 
@@ -89,7 +89,7 @@ class PoolEncoder:
 
     @torch.no_grad()
     def compute_features(self) -> PoolFeatures:
-        """Return the features under the current weights."""
+        """Return the features computed with the current weights."""
         if self._features is None:
             encoded = [self.backbone(tokens) for tokens in self._trunk()]
             taps = {
@@ -129,7 +129,7 @@ class Evaluation:
 
 
 def make_fit_context(encoder: PoolEncoder, seed: int) -> FitContext:
-    """Return what a method may ask for outside of its step."""
+    """Return the context of a method's hooks outside of its step."""
 
     def generator(*purpose: object) -> torch.Generator:
         return seeded(seed, *purpose)
@@ -141,7 +141,7 @@ def make_fit_context(encoder: PoolEncoder, seed: int) -> FitContext:
 def evaluate(
     model: Composed, problem: Problem, encoder: PoolEncoder, context: FitContext
 ) -> Evaluation:
-    """Predict all query images and score each evaluation set with an assignment of its own."""
+    """Return predictions and scores; each evaluation set has its own assignment."""
     model.eval()
     predicted = model.predict(encoder.compute_features(), context).cpu().numpy()
     if predicted.shape != encoder.query_rows.shape:

@@ -1,10 +1,9 @@
 """Frozen features of views: computed once, then shared by all epochs, methods and seeds.
 
 The trunk of a backbone is not trained, so its output for a fixed view never changes.
-``FeatureStore`` keeps it, in memory or on disk, under a key of the weights and modules that it is
-computed with (``Trunk``). The evaluator uses it for the centre crops,
-``BankedLoader`` for a few pre-drawn training views per image (``train.view_bank``): then a training
-step costs the trained blocks only.
+``FeatureStore`` keeps it, in memory or on disk, under a key of the weights and modules that compute
+it (``Trunk``). The evaluator uses it for the centre crops, ``BankedLoader`` for a few pre-drawn
+training views per image (``train.view_bank``): a training step then runs the trained blocks only.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from gcdbench.training.loader import Loader
 from gcdbench.training.method import Batch
 
 CHUNK = 256
-CPU_CHUNK = 64  # activations of so few images stay in a CPU's cache: half the time per image
+CPU_CHUNK = 64  # few enough that activations stay in a CPU's cache, which halves the time
 log = logging.getLogger(__name__)
 
 
@@ -39,17 +38,17 @@ log = logging.getLogger(__name__)
 class FeatureRequest:
     """Features of a list of images, to be computed in chunks.
 
-    In the last bits they depend on which images are computed together: a chunk is always the same
-    images, whoever computes it.
+    Their last bits depend on which images are computed together, so a chunk always consists of the
+    same images, in every process.
     """
 
     title: str  # for messages
-    key: tuple[str, ...]  # all that can change the features but the pixels of the images
+    key: tuple[str, ...]  # everything that can change the features, except for the pixels
     sizes: tuple[int, ...]  # images in each chunk
     shape: tuple[int, ...]  # of one image's features
     dtype: torch.dtype
     compute: Callable[[Sequence[int]], Iterator[Tensor]]  # chunks by their numbers, in order
-    stamps: Callable[[], str]  # changes when the pixels do
+    stamps: Callable[[], str]  # a hash that changes when the pixels do
     complete: Callable[[], bool] = lambda: True  # whether all images could be read so far
 
     @property
@@ -68,14 +67,14 @@ class FeatureRequest:
 
 
 class Disk(Protocol):
-    """Keeps features for other processes too."""
+    """Stores features for other processes as well."""
 
     def get(self, request: FeatureRequest, *, at_least: int) -> Tensor | None:
-        """Return the features of the first chunks that fit; None if they are too few."""
+        """Return the features of the first chunks that fit; None if fewer than ``at_least``."""
 
 
 class FeatureStore:
-    """Features by list of images; of a list that does not fit, the first chunks are kept."""
+    """Stores features per list of images; of a list that does not fit, the first chunks."""
 
     def __init__(self, budget: int = 4 << 30, disk: Disk | None = None) -> None:
         self.budget = budget
@@ -85,13 +84,13 @@ class FeatureStore:
         self._old: set[tuple[str, ...]] = set()
 
     def retire(self) -> None:
-        """Mark the features in memory as old: they are dropped when others need their room."""
+        """Mark the features in memory as old: they are dropped when others need the space."""
         self._old = set(self._kept)
 
     def get(self, request: FeatureRequest, *, whole: bool = False) -> Tensor:
-        """Return the features of the first chunks that fit, on disk if at least as many fit there.
+        """Return the features of the first chunks that fit, on disk if as many fit there.
 
-        ``whole`` asks for all of them, in memory if nowhere else.
+        ``whole`` requires all of them, in memory if necessary.
         """
         self._old.discard(request.key)
         if request.key not in self._kept:
@@ -129,10 +128,10 @@ class FeatureStore:
 
 
 class Trunk:
-    """Knows the frozen part of a backbone as it was loaded, and whether a method has changed it.
+    """The frozen part of a backbone as it was loaded; detects whether a method has changed it.
 
-    Features of an unchanged trunk are shared by all cells. A method that changes weights or modules
-    below the trained blocks gets features of its own, kept under ``owner``, the cell's key.
+    All cells share the features of an unchanged trunk. A method that changes weights or modules
+    below the trained blocks gets its own features, stored under ``owner``, the cell's key.
     """
 
     def __init__(self, backbone: Backbone, device: torch.device, owner: str) -> None:
@@ -149,7 +148,7 @@ class Trunk:
 
 
 def trunk_digest(backbone: Backbone, device: torch.device) -> str:
-    """Return a hash of all that decides what the trunk makes of pixels, to the last bit."""
+    """Return a hash of everything that determines the trunk's output for given pixels."""
     found = hashlib.sha256()
     trained = tuple(f"vit.blocks.{n}" for n in range(backbone.num_frozen, backbone.num_blocks))
     for name, module in backbone.named_modules():
@@ -169,7 +168,7 @@ def trunk_digest(backbone: Backbone, device: torch.device) -> str:
 
 
 def _description(module: nn.Module) -> str:
-    """Describe what a module computes, as far as it is not in its tensors."""
+    """Return a description of a module's computation, except for its tensors."""
     hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
     replaced = {name: _name(value) for name, value in vars(module).items() if callable(value)}
     return f"{_name(type(module))} {module.extra_repr()} {list(map(_name, hooks))} {replaced}"
@@ -196,10 +195,10 @@ def weights_digest(backbone: Backbone) -> str:
 
 @torch.no_grad()
 def pack(backbone: Backbone, images: Tensor, depth: CacheDepth) -> Tensor:
-    """Compute images up to a depth and return it as one tensor (n, rows, d).
+    """Return the state of images at a depth as one tensor (n, rows, d).
 
-    After the tokens come the CLS taps of all frozen blocks, so that methods which tap different
-    blocks can share what is kept. Of traced images, only what they leave in a recording is packed.
+    The CLS taps of all frozen blocks follow the tokens, so that methods which tap different blocks
+    can share stored features. Of traced images, only the data of a recording is packed.
     """
     if images.device.type == "cpu" and len(images) > CPU_CHUNK:
         return torch.cat([pack(backbone, part, depth) for part in images.split(CPU_CHUNK)])
@@ -221,7 +220,7 @@ def packed_shape(backbone: Backbone, device: torch.device, depth: CacheDepth) ->
 
 
 def unpack(backbone: Backbone, packed: Tensor, depth: CacheDepth) -> Patches | Tokens:
-    """Undo ``pack``, with the taps that were asked for."""
+    """Undo ``pack``, with the requested taps."""
     if depth == "patches":
         return Patches(packed)
     length = packed.shape[1] - backbone.num_frozen
@@ -230,7 +229,7 @@ def unpack(backbone: Backbone, packed: Tensor, depth: CacheDepth) -> Patches | T
 
 
 def pack_trace(trace: Trace) -> Tensor:
-    """Return patches and attention as one tensor (n, rows, d), the attention in rows of its own."""
+    """Return patches and attention as one tensor (n, rows, d), the attention in separate rows."""
     n, _, d = trace.patches.shape
     flat = trace.maps.flatten(1)
     filled = F.pad(flat, (0, -flat.shape[1] % d)).view(n, -1, d)
@@ -250,7 +249,7 @@ def digest(*words: object) -> str:
 
 
 def stamps(images: Images, rows: np.ndarray) -> str:
-    """Return a hash that changes when the files behind some images do."""
+    """Return a hash that changes when the files of some images do."""
 
     def stamp(row: int) -> str:
         try:
@@ -324,7 +323,7 @@ class BankedLoader:
             yield packed.unflatten(0, (self.number, -1)).transpose(0, 1).cpu().half()
 
     def _views_of(self, positions: list[int]) -> np.ndarray:
-        """Return the fixed draws (V, b, numbers) of images, functions of the image's name alone."""
+        """Return the fixed draws (V, b, numbers) of images, which depend on the image's id only."""
         numbers = self.loader.numbers
         draws = [
             torch.rand(self.number, numbers, generator=seeded("view bank", self.ids[i]))

@@ -1,4 +1,4 @@
-"""From rows of a problem to batches of views.
+"""Load rows of a problem as batches of views.
 
 All random numbers (which images, which crops, which flips) are drawn in the main process from a
 generator of the seed and the epoch. So batches do not depend on the number of workers, and a
@@ -26,7 +26,7 @@ from gcdbench.data.views import Views
 from gcdbench.errors import UserError
 from gcdbench.training.method import Batch, seeded
 
-MEMORY_BUDGET = 1 << 30  # resized images are kept in memory if all of them fit into these bytes
+MEMORY_BUDGET = 1 << 30  # bytes: resized images are kept in memory if all of them fit
 BLANK = 127  # grey level of an image that cannot be read
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ Failure = tuple[int, str, str]  # position in the request, place of the image, r
 
 
 class Resized(Dataset):
-    """Resized images by row; asked for a batch of rows, it returns stacked views as bytes."""
+    """Resized images by row; for a batch of rows it returns stacked views as bytes."""
 
     def __init__(self, images: Images, views: Views, *, sharers: int = 1) -> None:
         self.images = images
@@ -75,9 +75,9 @@ class Resized(Dataset):
 class Loader:
     """Serves training batches and evaluation sweeps of one problem.
 
-    An image that cannot be read is named once; in training another one of the batch takes its
-    place, in an evaluation it is a grey square. ``strict`` makes it an error. ``cache`` is a folder
-    for resized images (0.3 MB each at 256 pixels), by default that of GCDBENCH_CACHE.
+    An image that cannot be read is logged once; in training another one of the batch replaces it,
+    in evaluation it is a grey square. ``strict`` makes it an error. ``cache`` is a folder for
+    resized images (0.3 MB each at 256 pixels), by default that of GCDBENCH_CACHE.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Loader:
 
     @property
     def numbers(self) -> int:
-        """How many random numbers a training view takes."""
+        """Number of random numbers that a training view needs."""
         return self.images.views.numbers
 
     def draws(self, epoch: int, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,8 +144,8 @@ class Loader:
             yield views
 
     def answer(self, requests: Sequence[Request]) -> Iterator[tuple[Tensor, list[Failure]]]:
-        """Yield the views of each request as ``serve`` does, and what of it cannot be read."""
-        if self._queue.busy:  # the workers that stay cannot answer two lists in turns
+        """Yield the views of each request as ``serve`` does, and its unreadable images."""
+        if self._queue.busy:  # persistent workers cannot serve two lists at the same time
             yield from self._answers(self._start(requests))
             return
         if self._service is None:
@@ -176,7 +176,7 @@ class Loader:
 
 
 class _Queue:
-    """The list of requests that the workers which stay answer next."""
+    """The list of requests that the persistent workers serve next."""
 
     def __init__(self) -> None:
         self.requests: Sequence[Request] = ()
@@ -184,7 +184,7 @@ class _Queue:
 
     @contextmanager
     def holding(self, requests: Sequence[Request]) -> Iterator[None]:
-        """Hold a list while it is answered."""
+        """Hold a list while it is served."""
         self.requests, self.busy = requests, True
         try:
             yield

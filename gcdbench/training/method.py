@@ -1,9 +1,9 @@
 """The contract between the benchmark and its plug-ins: methods and techniques.
 
 A method file defines one class derived from ``Method``; a technique file one derived from
-``Technique``. Both are ``nn.Module``s, and whatever they remember is a parameter or a buffer, so
-that a run can be resumed. They see batches (``Batch``) that carry visible labels only: neither the
-labels of unlabelled images nor any image's domain, so hidden information cannot leak by accident.
+``Technique``. Both are ``nn.Module``s, and all their state is in parameters and buffers, so that a
+run can be resumed. They see batches (``Batch``) with visible labels only: neither the labels of
+unlabelled images nor any image's domain, so hidden information cannot leak by accident.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gcdbench.nn.backbone import Backbone, Encoded, Patches, Recording, Tokens
-from gcdbench.ops.losses import UNLABELLED
+from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.random import seeded
 
 
@@ -64,15 +64,15 @@ class Clock:
     seed: int
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
-        """Return a generator for this step and purpose: the same after a resume as without one."""
+        """Return a generator for this step and purpose; a resumed run gets the same one."""
         return seeded(self.seed, self.step, purpose, device=device)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Images of one step: V views of B images, view-major wherever they are stacked."""
+    """Images of one step: V views of B images, stacked view-major."""
 
-    views: Tensor | Patches | Tokens  # (V, B, 3, H, W) in [0, 1], or V*B views computed before
+    views: Tensor | Patches | Tokens  # (V, B, 3, H, W) in [0, 1], or V*B precomputed views
     labels: Tensor  # (B,), UNLABELLED where hidden
     index: Tensor  # (B,), position in the training pool
     targets: Tensor | None = None  # (B, K) soft labels of labelled rows that were mixed
@@ -97,7 +97,7 @@ class Batch:
 
     @property
     def order(self) -> Tensor:
-        """Rows (B,) by their place in the pool: draws along it ignore the order of the batch."""
+        """Rows (B,) sorted by pool position: draws in this order ignore the batch's order."""
         return self.index.argsort(stable=True)
 
     def per_view(self, rows: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class Batch:
         )
 
     def to(self, device: torch.device) -> Batch:
-        """Move to a device, turning stored bytes into numbers between 0 and 1."""
+        """Move to a device and convert bytes to numbers between 0 and 1."""
         views = self.views.to(device)
         if isinstance(views, Tensor) and views.dtype == torch.uint8:
             views = views.float().div_(255)
@@ -138,14 +138,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Step:
-    """What a method made of a batch."""
+    """What a method computed from a batch."""
 
     terms: dict[str, Tensor]  # named, already weighted; the loss is their sum
     features: Tensor  # (V*B, d)
     logits: Tensor | None = None  # (V*B, K), scaled so that softmax is the posterior
-    per_sample: Tensor | None = None  # (B,) loss of each image where the method can tell
+    per_sample: Tensor | None = None  # (B,) loss of each image, if the method computes it
     recording: Recording = field(default_factory=Recording)  # if a technique requires attention
-    embeddings: Tensor | None = None  # (V*B, e) where ``after_step`` remembers them
+    embeddings: Tensor | None = None  # (V*B, e) if ``after_step`` stores them
 
     @property
     def loss(self) -> Tensor:
@@ -155,10 +155,10 @@ class Step:
 
 @dataclass(frozen=True)
 class PoolFeatures:
-    """Eval-mode features of all images that matter, with the visible labels."""
+    """Eval-mode features of training and evaluation images, with the visible labels."""
 
     features: Tensor  # (n, d)
-    taps: dict[int, Tensor]  # block -> (n, d), for the blocks that were asked for
+    taps: dict[int, Tensor]  # block -> (n, d), for the tapped blocks
     labels: Tensor  # (n,), UNLABELLED where hidden
     labelled: Tensor  # rows of labelled training images
     unlabelled: Tensor  # rows of unlabelled training images, in the order of the training pool
@@ -169,7 +169,7 @@ class PoolFeatures:
 class FitContext:
     """What the benchmark provides to a method outside of the step."""
 
-    compute_features: Callable[[], PoolFeatures]  # by the current weights; kept until they change
+    compute_features: Callable[[], PoolFeatures]  # with the current weights; cached
     generator: Callable[..., torch.Generator]
 
 
@@ -181,14 +181,14 @@ class EpochPlan:
 
 
 def balanced_weights(labels: Tensor) -> Tensor:
-    """Weight 1 for a labelled image, L/U for an unlabelled one: half of a batch is labelled."""
+    """Return weight 1 for labelled, L/U for unlabelled images: half of a batch is labelled."""
     labelled = labels != UNLABELLED
     share = labelled.sum().double() / (~labelled).sum().clamp(min=1)
     return torch.where(labelled, 1.0, share)
 
 
 class Method(nn.Module):
-    """Base class of all methods; see methods/README.md for a walk-through.
+    """Base class of all methods; methods/README.md explains how to write one.
 
     Class attributes that describe a method are literals: they are read without importing it.
     """
@@ -231,7 +231,7 @@ class Method(nn.Module):
         """Prepare, before the first epoch of a fresh run."""
 
     def begin_epoch(self, clock: Clock, context: FitContext) -> EpochPlan | None:
-        """Prepare an epoch; return a plan to draw its batches differently from the default."""
+        """Prepare an epoch; return a plan to draw its batches in another way than the default."""
         return None
 
     def after_step(self, batch: Batch, step: Step, clock: Clock) -> None:
@@ -248,21 +248,21 @@ class Method(nn.Module):
 
 
 class Model(Protocol):
-    """What a technique sees of the method that it is applied to."""
+    """The interface through which a technique uses the method that it is applied to."""
 
     @property
     def backbone(self) -> Backbone:
         """The backbone, shared with the method."""
 
     def classify(self, features: Tensor) -> Tensor:
-        """Return logits of CLS features; of an auxiliary head if the method has no classifier."""
+        """Return logits of CLS features, from an auxiliary head if the method has no classifier."""
 
     def project(self, features: Tensor) -> Tensor:
         """Return the embedding that contrastive terms compare."""
 
 
 class Technique(nn.Module):
-    """Base class of what can be applied to any method; it acts in training only."""
+    """Base class of techniques, which can be applied to any method and act in training only."""
 
     paper: ClassVar[str] = ""
     # of: logits, projection, tokens, attention (patch embedding and attention in Step.recording)

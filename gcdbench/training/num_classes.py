@@ -3,8 +3,8 @@
 As in GCD (Vaze et al., CVPR 2022): cluster all features with k-means for a candidate K and score
 the clusters on the labelled rows alone; the K with the highest accuracy wins. Two searches visit
 the candidates in the official order, Brent's method on the truncated K and a binary search. Both
-ask for the same K many times, which costs one clustering here. The answer is the best K visited,
-the smallest among equals.
+visit the same K many times, which is clustered only once here. The result is the best K visited,
+the smallest in case of a tie.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch.nn.functional import normalize
 from gcdbench.core.settings import TaskConfig
 from gcdbench.data.problem import Problem
 from gcdbench.ops.kmeans.api import Init, semi_supervised_kmeans
+from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.metrics import accuracies
 from gcdbench.ops.random import seeded
 from gcdbench.training.method import PoolFeatures
@@ -35,7 +36,7 @@ Search = Literal["brent", "binary"]
 
 @dataclass
 class Curve:
-    """Accuracy by K, computed when first asked for; ``asked`` is every question in order."""
+    """Accuracy by K, computed on first use; ``asked`` lists every visit in order."""
 
     accuracy: Callable[[int], float]
     values: dict[int, float] = field(default_factory=dict)
@@ -116,7 +117,7 @@ def estimate_k(
 def assumed_classes(
     config: TaskConfig, problem: Problem, *, compute_features: Callable[[], PoolFeatures], seed: int
 ) -> int:
-    """Return the number of classes that a method is given: the true one, a set one or an estimate.
+    """Return the number of classes passed to a method: true, set by the user, or estimated.
 
     The estimate clusters the pretrained features of labelled images and of a part of the others.
     """
@@ -135,7 +136,7 @@ def assumed_classes(
 
 
 def explore(curve: Callable[[int], float], *, low: int, high: int, search: Search) -> None:
-    """Ask the curve for the values of K that a search visits."""
+    """Evaluate the curve at the values of K that a search visits."""
     if not 1 <= low < high:
         raise ValueError(f"K is searched between {low} and {high}; give 1 <= low < high")
     if search == "brent":
@@ -147,7 +148,7 @@ def explore(curve: Callable[[int], float], *, low: int, high: int, search: Searc
 
 
 def run_estimate(features_path: str | Path, out_dir: str | Path, **options: Any) -> KEstimate:
-    """Estimate K from an ``.npz`` file and leave the curve as ``k_curve.csv`` and ``k_curve.png``.
+    """Estimate K from an ``.npz`` file and write the curve to ``k_curve.csv`` and ``k_curve.png``.
 
     The file holds ``features`` ``(n, d)`` and ``labels`` ``(n,)``, negative where unknown, or any
     labels and ``labelled`` ``(n,)``, True where they may be used, as ``gcdbench evaluate`` takes
@@ -171,7 +172,7 @@ def write_curve(estimate: KEstimate, path: Path) -> None:
 
 
 def plot_curve(estimate: KEstimate, path: Path) -> None:
-    """Draw the accuracy at every K visited; the suffix of the path decides the format."""
+    """Plot the accuracy at every K visited; the suffix of the path decides the format."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 3), layout="constrained")
@@ -197,7 +198,7 @@ def _halve(curve: Callable[[int], float], low: int, high: int) -> None:
 
 
 def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return features and labels, negative where the file says or implies that they are hidden."""
+    """Return features and labels of a file, negative where the labels are hidden."""
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is not an .npz file; write one with numpy.savez")
     with np.load(path) as archive:
@@ -210,6 +211,6 @@ def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
         known = archive["labelled"].astype(bool)
     if known.shape != labels.shape:
         raise ValueError(f"{path} has {len(labels)} labels but {len(known)} flags in labelled")
-    ids = np.full(len(labels), -1)
+    ids = np.full(len(labels), UNLABELLED)
     ids[known] = np.unique(labels[known], return_inverse=True)[1]
     return features, ids

@@ -1,4 +1,4 @@
-"""Score YOUR features or predictions under the protocol, without training anything."""
+"""Score a user's own features or predictions by the protocol, without training."""
 
 from __future__ import annotations
 

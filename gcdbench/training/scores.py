@@ -1,4 +1,4 @@
-"""From predictions to scores: everything that a record says about evaluation sets.
+"""Compute scores from predictions: everything that a record holds about evaluation sets.
 
 A new score is added here. It does not make records stale, because this module is not part of a
 cell's key: it has a version of its own, and ``gcdbench results rescore`` computes the scores of old
@@ -35,7 +35,7 @@ from gcdbench.ops.metrics import (
 
 @dataclass(frozen=True)
 class SetScore:
-    """All that is reported about one evaluation set.
+    """The scores of one evaluation set.
 
     The four confusions are fractions of the evaluated samples: with protocol v2 they and ``all``
     add up to one. A cluster counts as old when it is matched to an old class it has samples of.
@@ -119,7 +119,7 @@ def score(
 def aggregate(
     scores: Mapping[str, SetScore], *, unseen: Collection[str] = ()
 ) -> dict[str, dict[str, float]]:
-    """Average evaluation sets as the papers do: every set weighs the same.
+    """Return the averages over evaluation sets, with equal weights, as in the papers.
 
     Sets named ``corruption/severity`` give one entry per corruption (the mean over its severities)
     and ``corrupted`` (the mean over all of them); the domains in ``unseen`` give ``others``.
@@ -136,14 +136,14 @@ def aggregate(
 
 
 def mean(scores: Iterable[SetScore]) -> dict[str, float]:
-    """Average every rate over sets and add up their sizes; NaN in one set is NaN in the mean."""
+    """Return the mean of every rate over sets and the sum of their sizes; NaN propagates."""
     rows = [one.as_dict() for one in scores]
     totals = {key: math.fsum(row[key] for row in rows) for key in rows[0]}
     return {k: int(v) if k in ("n", "n_old") else v / len(rows) for k, v in totals.items()}
 
 
 def _confusions(table: Contingency, assignment: NDArray[np.int64], num_old: int) -> dict[str, int]:
-    """Count the four kinds of error.
+    """Return the four kinds of error.
 
     A cluster that shares no sample with the class it was matched to counts as new.
     """

@@ -14,7 +14,7 @@ from gcdbench.training.method import Batch
 
 
 class LocalError(RuntimeError):
-    """An error in one process only: the others would wait for it."""
+    """An error in one process only; it must stop the group, because the others wait for it."""
 
 
 def _own(
@@ -27,7 +27,7 @@ def _own(
 
 
 class ShardedLoader:
-    """A loader of which every process loads a part of each batch; all get the whole batch."""
+    """A loader for a process group: each process loads a part of each batch and gets all of it."""
 
     def __init__(self, loader: Loader, group: ProcessGroup, device: torch.device) -> None:
         self.loader, self.group, self.device = loader, group, device

@@ -1,4 +1,4 @@
-"""The only training loop."""
+"""The training loop of all methods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Snapshot = dict[str, Any]  # tensors and plain values: what ``train`` can resume
 
 
 class Batches(Protocol):
-    """What the loop needs of a loader."""
+    """The interface of a loader, as the loop uses it."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -32,7 +32,7 @@ class Batches(Protocol):
 
 
 class Diverged(RuntimeError):
-    """The loss of a step is not finite."""
+    """Raised if the loss or a weight is not finite."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class EpochEvent:
 def learning_rate(config: TrainConfig, epoch: int) -> float:
     """Return the learning rate of a 0-based epoch: linear warm-up, then a cosine.
 
-    The cosine starts at the end of the warm-up and would reach its floor one epoch after the last.
+    The cosine starts after the warm-up and would reach its minimum one epoch after the last.
     """
     floor = config.lr * config.min_lr_share
     warmup = config.warmup_epochs
@@ -150,7 +150,7 @@ def train(
 
 @dataclass
 class _Loop:
-    """A model in training, and how far it is."""
+    """A model in training, and its progress."""
 
     model: Composed
     config: TrainConfig
@@ -158,7 +158,7 @@ class _Loop:
     device: torch.device
     group: ProcessGroup
     epoch: int = 0
-    weights: Tensor | None = None  # by which the epoch under way is drawn; None before its start
+    weights: Tensor | None = None  # sampling weights of the current epoch; None before its start
     history: list[dict[str, Tensor]] = field(default_factory=list)  # terms of the epoch's steps
 
     def __post_init__(self) -> None:
@@ -199,7 +199,7 @@ class _Loop:
         return names, table
 
     def snapshot(self) -> Snapshot:
-        """Return all that the rest of the run depends on."""
+        """Return everything that the rest of the run depends on."""
         names, table = self.checked_history()
         return {
             "epoch": self.epoch,
@@ -234,7 +234,7 @@ def tabulate(history: list[dict[str, Tensor]]) -> tuple[list[str], Tensor]:
 
 
 def check_finite_weights(model: nn.Module) -> None:
-    """Raise if the last update, which no loss has seen, left weights that are not finite."""
+    """Raise if weights are not finite after the last update, which no loss has checked."""
     for name, value in trained_state(model).items():
         if value.is_floating_point() and not value.isfinite().all():
             raise Diverged(

@@ -1,4 +1,4 @@
-"""The weights that training changed, beside a cell's record: for pictures of what was learnt.
+"""The trained weights of a cell, stored next to its record for plots of what was learnt.
 
 The frozen part of the backbone is left out: it comes from the file that the cell's settings name.
 """
@@ -23,7 +23,7 @@ class Kept:
     """The weights of a cell."""
 
     path: Path
-    num_classes: int  # that the method was told
+    num_classes: int  # that was passed to the method
     tensors: dict[str, Tensor]
 
     def restore(self, model: nn.Module) -> None:
@@ -43,7 +43,7 @@ def keep(folder: Path, key: str, model: Composed) -> None:
 
 
 def read(folder: Path, key: str) -> Kept:
-    """Read the weights of a cell; say what to do if they are not there."""
+    """Return the stored weights of a cell; raise a UserError if there are none."""
     path = folder / WEIGHTS
     try:
         with safe_open(path, "pt") as file:
@@ -62,6 +62,6 @@ def read(folder: Path, key: str) -> Kept:
 
 
 def _changed(model: nn.Module) -> dict[str, Tensor]:
-    """Return what a training run may have changed: all but the frozen parameters."""
+    """Return what training may have changed: everything but the frozen parameters."""
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     return {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}

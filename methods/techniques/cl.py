@@ -1,8 +1,8 @@
 """CL: curriculum learning, the easiest unlabelled images first (Bengio et al., ICML 2009).
 
-The HiLo paper names it without details; all here is ours. An image is the harder, the farther its
-pretrained feature is from the nearest mean of a labelled class. The admitted share of easiest
-images grows linearly; labelled images always keep half of the sampling weight.
+The HiLo paper names it without details; everything here is ours. The farther an image's pretrained
+feature is from the nearest mean of a labelled class, the harder the image. The admitted share of
+easiest images grows linearly; labelled images always have half of the sampling weight.
 """
 
 from __future__ import annotations

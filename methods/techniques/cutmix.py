@@ -1,7 +1,7 @@
 """CutMix: a box of another image in its place, labels by area (Yun et al., ICCV 2019).
 
-Official: the box and the correction of the share where the border cuts it. Ours, as for mixup:
-labelled images mix among themselves and unlabelled ones among themselves, with one box for both
+Official: the box, and the correction of the share if the border clips it. Ours, as for mixup:
+labelled images mix with labelled ones and unlabelled with unlabelled ones, with one box for both
 views.
 """
 

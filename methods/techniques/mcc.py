@@ -1,7 +1,7 @@
 """MCC: minimum class confusion of the unlabelled images (Jin et al., ECCV 2020).
 
-Official: the loss, its temperature and its weight of one. Ours: it takes the method's scaled
-logits; the released HiLo code feeds bare cosines to it, on which the loss hardly has a gradient.
+Official: the loss, its temperature and its weight of one. Ours: it uses the method's scaled logits;
+the released HiLo code passes bare cosines, for which the loss has almost no gradient.
 """
 
 from __future__ import annotations

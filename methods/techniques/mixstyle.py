@@ -1,10 +1,10 @@
 """MixStyle: token statistics blended between images (Zhou et al., ICLR 2021).
 
-It exchanges mean and deviation over the patch tokens of each channel; the class token is left
-alone. Official: formula, probability and Beta. Ours: behind blocks 1 and 2, where the original has
-two stages of a ResNet, so with a frozen trunk it acts as an augmentation. Both views of an image
-share partner and share. Domains are not known, so `across` mixes labelled with unlabelled images
-in their place.
+It exchanges mean and deviation over the patch tokens of each channel; the class token is not
+changed. Official: formula, probability and Beta. Ours: it acts after blocks 1 and 2, in place of
+two stages of a ResNet, so with a frozen trunk it is an augmentation. Both views of an image have
+the same partner and share. Domains are not known; `across` mixes labelled with unlabelled images
+instead.
 """
 
 from __future__ import annotations

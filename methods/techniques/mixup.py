@@ -1,8 +1,8 @@
 """Mixup: blends of two images and of their labels (Zhang et al., ICLR 2018).
 
-Ours, as no source says how to mix partly labelled batches: labelled images mix among themselves and
-unlabelled ones among themselves, with the same partner and share in both views. Labels become soft;
-where a method needs a hard one, the larger share decides.
+Ours, as no source says how to mix partly labelled batches: labelled images mix with labelled ones
+and unlabelled with unlabelled ones, with the same partner and share in both views. Labels become
+soft; if a method needs a hard one, the larger share decides.
 """
 
 from __future__ import annotations

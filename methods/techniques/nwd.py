@@ -1,8 +1,8 @@
 """NWD: nuclear-norm discrepancy of labelled and unlabelled images (Chen et al., CVPR 2022).
 
-The classifier raises the discrepancy, the features lower it through a gradient reversal that sets
-in slowly. Official: formula, weight and warm-up. Ours: both sides give equally many rows, drawn at
-random, because nuclear norms do not grow in proportion to the rows.
+The classifier maximises the discrepancy; the features minimise it through a gradient reversal whose
+strength grows slowly. Official: formula, weight and warm-up. Ours: both sides have the same number
+of rows, drawn at random, because nuclear norms do not grow in proportion to the rows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """PatchMix: learn from blends of labelled and unlabelled images in token space (HiLo, ICLR 2025).
 
 The patch embeddings of a labelled and an unlabelled image are blended, each patch by its own random
-share. The blend belongs to the labelled image's class to the degree alpha to which its attention
-lies on that image, and is trained like any other image: contrastive, classified with a smoothed
-label, and distilled between two views. The idea is PMTrans's (Zhu et al., CVPR 2023).
+share. The blend has the labelled image's class to the degree alpha, the share of the attention on
+that image, and is trained like any other image: contrastive, classified with a smoothed label, and
+distilled between two views. The idea is from PMTrans (Zhu et al., CVPR 2023).
 
 Temperatures here are relative to the posterior of the method that is trained. "Released" below is
 the code of HiLo's authors, which the preset of that name repeats.
@@ -89,7 +89,7 @@ class PatchMix(Technique):
         if not len(source):
             return {"contrast": mean_or_zero(step.features[:0])}
         labels = batch.per_view(batch.labels)[source]
-        classes = batch.per_view(labels[: len(labels) // 2])  # rows i, m + i pass for one image
+        classes = batch.per_view(labels[: len(labels) // 2])  # rows i, m + i count as one image
         mixed = patch_mix(recording.patches[source], recording.patches[target], beta)
         scores = self.scores(recording.attention)
         alpha = attention_share(

@@ -1,13 +1,13 @@
 """PMTrans: PatchMix as it was first proposed, for domain adaptation (Zhu et al., CVPR 2023).
 
 The patch embeddings of a labelled and an unlabelled image are blended, each patch by its own random
-share. The blend must find both of its origins by cosine among the features of the batch, and be
-classified as both, each to the degree to which the attention lies on it. The unlabelled image's
-class is what its nearest neighbours in a memory of earlier steps were taken for.
+share. The blend is trained to find both of its origins by cosine among the features of the batch,
+and to be classified as both, weighted by the attention on each. The unlabelled image's class is
+that predicted for its nearest neighbours in a memory of earlier steps.
 
 Official: the blend, its learnt Beta, the scores from attention, the memory and both losses. Ours:
-pseudo-labels are of all classes, old and new; the memory starts empty and takes the features of the
-step itself, where the official code encodes the images once more; the first views are blended,
+pseudo-labels are of all classes, old and new; the memory starts empty and stores the features of
+the step itself, while the official code encodes the images once more; the first views are blended,
 because PMTrans has only one; the classification of whole images is left to the method.
 """
 
@@ -95,9 +95,9 @@ class PMTrans(Technique):
 
     @torch.no_grad()
     def recall(self, features: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return class and confidence (n,) by the images remembered nearest, but for the own one.
+        """Return class and confidence (n,) of the nearest stored images, except for the own one.
 
-        As long as nothing is remembered, the confidence is zero and the class means nothing.
+        While the memory is empty, the confidence is zero and the class has no meaning.
         """
         cosines = F.normalize(features.float(), dim=1) @ self.features_seen.T
         cosines = cosines.masked_fill(~self.seen, -torch.inf)
@@ -109,7 +109,7 @@ class PMTrans(Technique):
         return classes, confidence
 
     def after_step(self, model: Model, batch: Batch, step: Step, clock: Clock) -> None:
-        """Remember the unlabelled images of the step, first views."""
+        """Store the features of the step's unlabelled images, first views."""
         assert step.logits is not None
         hidden = ~batch.labelled
         rows = self.place[batch.index[hidden]]

@@ -1,6 +1,6 @@
 """SFA: Gaussian noise on the features that the heads see (Li et al., ICCV 2021), simple form.
 
-Only the abstract could be read; the formula is a re-creation: f' = a f + b with a ~ N(1, s) and b
+Only the abstract was available; the formula is a re-creation: f' = a f + b with a ~ N(1, s) and b
 ~ N(0, s) per entry, b in units of the features' running deviation. Evaluation sees clean features.
 """
 

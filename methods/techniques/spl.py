@@ -1,8 +1,8 @@
-"""SPL: self-paced learning, images enter as their loss falls below a bound (Kumar et al., 2010).
+"""SPL: self-paced learning, images are used once their loss is below a bound (Kumar et al., 2010).
 
-The HiLo paper names it without details; all here is ours. The loss of an unlabelled image is the
-cross-entropy of its two views' predictions, remembered from its latest step. The bound starts at
-the median of the first epoch and grows by a factor each epoch, until all images are in.
+The HiLo paper names it without details; everything here is ours. The loss of an unlabelled image is
+the cross-entropy of its two views' predictions in its latest step. The bound starts at the median
+of the first epoch and grows by a factor each epoch, until all images are used.
 """
 
 from __future__ import annotations

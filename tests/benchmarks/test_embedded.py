@@ -170,7 +170,7 @@ def test_an_interrupted_training_gives_the_same_weights(script, arguments, tmp_p
         pretrain.main([*cut, "--lr", "1"])
 
 
-# --- anchors
+# --- baselines
 
 
 def test_the_ceiling_is_asked_about_drawings_it_has_seen_in_no_variant(script):
@@ -180,7 +180,7 @@ def test_the_ceiling_is_asked_about_drawings_it_has_seen_in_no_variant(script):
     sets = {name: SimpleNamespace(rows=np.array(found)) for name, found in rows.items()}
     problem = SimpleNamespace(labels=labels, sets=sets)
     features = torch.nn.functional.one_hot(torch.from_numpy(labels[:44])).float()
-    named, asked = script("anchors").probed(problem, np.arange(44), features, seed=0)
+    named, asked = script("baselines").probed(problem, np.arange(44), features, seed=0)
     np.testing.assert_array_equal(named, labels[:44])  # features that tell the class
     np.testing.assert_array_equal(asked[20:32], asked[32:44])
     assert [asked[:20].sum(), asked[20:32].sum()] == [4 * 3, 3 * 2]  # the larger half of each class

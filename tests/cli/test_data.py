@@ -100,7 +100,7 @@ def test_a_number_out_of_range_is_answered_with_a_sentence(arguments, capsys):
 # --- verify
 
 
-def test_a_sound_dataset_differs_from_the_real_one_by_its_size_only(miniature, capsys):
+def test_a_valid_dataset_differs_from_the_real_one_by_its_size_only(miniature, capsys):
     assert call("verify", "cub", "--workers", 1, "--data-root", miniature) == 1
     assert capsys.readouterr().out.splitlines() == [
         "cub train: 400 images instead of 5,994",
@@ -160,7 +160,7 @@ def test_the_datasets_of_a_suite_are_verified_with_their_settings(trees, tmp_pat
     suite = tmp_path / "mine.yaml"
     suite.write_text("datasets: {own: {source: folder, config: {path: mine, source: photo}}}\n")
     assert call("verify", "--suite", suite, "--workers", 1, "--data-root", trees.root) == 0
-    assert capsys.readouterr().out == "own photo: 2 images\nown: sound\n"
+    assert capsys.readouterr().out == "own photo: 2 images\nown: valid\n"
 
 
 def test_images_that_belong_to_no_class_are_counted(trees, tmp_path, capsys):
@@ -189,7 +189,7 @@ def test_a_folder_that_is_no_class_is_reported(trees, capsys):
 
 
 def test_verify_needs_to_know_what(miniature):
-    with pytest.raises(UserError, match="name the sources to verify"):
+    with pytest.raises(UserError, match="name the datasets to verify"):
         call("verify", "--data-root", miniature)
 
 

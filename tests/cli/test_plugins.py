@@ -12,11 +12,6 @@ from gcdbench.core.paths import bundled
 from gcdbench.errors import UserError
 
 
-@pytest.fixture(autouse=True)
-def no_plugins(monkeypatch):
-    monkeypatch.setattr(registry, "_plugins", {kind: {} for kind in registry.KINDS})
-
-
 @pytest.mark.parametrize("base", [None, "simgcd"])
 def test_a_new_method_is_a_file_that_can_be_read_at_once(tmp_path, base):
     path = write_method("my_idea", tmp_path, base=base)

@@ -34,8 +34,7 @@ class Idle(Method):
 
 
 @pytest.fixture
-def plugin(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "_plugins", {kind: {} for kind in registry.KINDS})
+def plugin(tmp_path):
     path = tmp_path / "idle.py"
     path.write_text(PLUGIN)
     return path

@@ -19,12 +19,12 @@ from PIL import Image
 from gcdbench.data.corruptions import (
     CORRUPTIONS,
     SEVERITIES,
-    FrostSource,
+    FrostTextures,
     corrupt,
     jpeg_roundtrip,
 )
 from gcdbench.data.corruptions.noise import CHANNELS, alias_cells
-from gcdbench.data.corruptions.rng import Bits
+from gcdbench.data.corruptions.rng import HashedRng
 from gcdbench.data.corruptions.sheet import contact_sheet
 from gcdbench.data.corruptions.spatter import chamfer_distance, equalise, spatter
 from gcdbench.data.corruptions.weather import fog, frost_over, motion_blur, snow
@@ -58,7 +58,7 @@ def clean_images():
 
 @pytest.fixture(scope="module")
 def drawn_ice():
-    return FrostSource.of("drawn", [Image.fromarray(picture) for picture in make.ice()])
+    return FrostTextures.of("drawn", [Image.fromarray(picture) for picture in make.ice()])
 
 
 def ks(counts, others):
@@ -137,8 +137,8 @@ def test_the_same_noise_gives_the_image_of_the_reference(function, severity, gol
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_frost_cuts_and_mixes_as_the_reference(severity, golden, drawn_ice):
     image = make.images(*make.SMALL)[0]
-    chance = Replay(make.SEED + severity, make.SMALL)
-    found = frost_over(image, severity, chance, drawn_ice).astype(int)
+    rng = Replay(make.SEED + severity, make.SMALL)
+    found = frost_over(image, severity, rng, drawn_ice).astype(int)
     assert np.abs(found - golden[f"frost_seeded_{severity}"]).max() <= 2  # another cubic filter
 
 
@@ -183,7 +183,7 @@ def test_a_higher_severity_takes_an_image_further_away(corruption):
         if corruption != "frost":
             return corrupt(image, corruption, severity, key=key)
         # the same ice for all severities: which picture is drawn would outweigh the severity
-        return frost_over(image, severity, Bits(key), FrostSource.procedural())
+        return frost_over(image, severity, HashedRng(key), FrostTextures.procedural())
 
     distances = [
         np.mean(
@@ -244,18 +244,18 @@ def test_equalising_spreads_the_levels_from_black_to_white():
 def test_frost_takes_the_photographs_of_a_folder_and_says_so(tmp_path):
     Image.new("RGB", (90, 40), (10, 200, 30)).save(tmp_path / "one.png")
     (tmp_path / "notes.txt").write_text("not a picture")
-    source = FrostSource.from_folder(tmp_path)
+    source = FrostTextures.from_folder(tmp_path)
     image = make.images(60, 50)[0]  # taller than the photograph
     found = corrupt(image, "frost", 1, key=0, frost=source)
     expected = np.clip(image + 0.4 * np.array([10, 200, 30]), 0, 255).astype(np.uint8)
     assert (found == expected).all()
     assert source.describe().startswith(f"1 photographs of {tmp_path.name}/ (sha256 ")
-    assert "procedural" in FrostSource.procedural().describe()
+    assert "procedural" in FrostTextures.procedural().describe()
 
 
 def test_a_folder_without_pictures_is_refused_with_a_remedy(tmp_path):
     with pytest.raises(ValueError, match=r"no pictures of ice in .*put .*\.png.* files there"):
-        FrostSource.from_folder(tmp_path)
+        FrostTextures.from_folder(tmp_path)
 
 
 @pytest.mark.parametrize(

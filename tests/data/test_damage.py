@@ -246,7 +246,7 @@ def test_a_tree_says_how_many_images_it_lacks(trees):
     for path in gone:
         path.unlink()
     text = refusal("aircraft", trees.root, **ONE)
-    assert f"3 of 100 are missing, the first is {gone[0]} (go on with gcdbench data" in text
+    assert f"3 of 100 are missing, the first is {gone[0]} (continue with gcdbench data" in text
 
 
 def test_a_variant_that_is_not_finished_is_refused(trees):

@@ -209,8 +209,7 @@ def test_settings_of_what_nobody_has_are_refused(tmp_path, line, sentence):
     assert str(refused.value).startswith(sentence.format(path))
 
 
-def test_a_suite_may_have_settings_for_a_plugged_method(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "_plugins", {kind: {} for kind in registry.KINDS})
+def test_a_suite_may_have_settings_for_a_plugged_method(tmp_path):
     copy = tmp_path / "mine_too.py"
     copy.write_text((bundled("methods") / "simgcd.py").read_text())
     path = with_lines(tmp_path, "methods: {mine_too: {train: {lr: 0.25}}}")
@@ -222,7 +221,7 @@ def test_suites_that_extend_each_other_are_refused(tmp_path):
     one, other = tmp_path / "one.yaml", tmp_path / "other.yaml"
     one.write_text(f"extends: {other}\ndatasets: {{a: {{source: drawshift}}}}\n")
     other.write_text(f"extends: {one}\ndatasets: {{a: {{source: drawshift}}}}\n")
-    with pytest.raises(UserError, match="extend each other in a circle"):
+    with pytest.raises(UserError, match="extend each other in a loop"):
         Suite.load(str(one))
 
 

@@ -119,7 +119,7 @@ def test_the_same_predictions_have_the_same_bytes(folder, tmp_path):
     ).read_bytes()
 
 
-def test_only_a_sound_record_makes_a_cell_done(folder, tmp_path):
+def test_only_a_valid_record_makes_a_cell_done(folder, tmp_path):
     assert records.is_done(tmp_path, cell())
     assert not records.is_done(tmp_path, cell(key="other"))
 

@@ -102,7 +102,7 @@ def test_the_lock_and_the_sign_of_life_of_a_dead_process_hold_nobody_up(toy, und
     assert (folder / heartbeat.PROGRESS).exists()
     (state,) = states([cell], toy.results)
     assert state.kind == "waiting"
-    assert "died; goes on after step 3" in state.detail
+    assert "died; resumes after step 3" in state.detail
     assert undisturbed.met(toy, cell)
     assert not (folder / heartbeat.PROGRESS).exists()
 

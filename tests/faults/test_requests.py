@@ -8,14 +8,8 @@ import pytest
 from helpers.toy import Toy
 
 from gcdbench.cli import main as cli
-from gcdbench.core import registry
 
 pytestmark = pytest.mark.faults
-
-
-@pytest.fixture(autouse=True)
-def no_plugins_of_other_tests(monkeypatch):
-    monkeypatch.setattr(registry, "_plugins", {kind: {} for kind in registry.KINDS})
 
 
 def refused(toy: Toy, capsys, *arguments: str) -> str:

@@ -111,7 +111,7 @@ def test_a_signal_stops_after_the_step_with_a_checkpoint_and_code_130(toy, numbe
     assert "stopping after this step" in said
     assert "run the same command again to continue" in said
     (state,) = states([cell], toy.results)
-    assert state.detail.startswith("goes on after step ")
+    assert state.detail.startswith("resumes after step ")
 
 
 def test_a_second_ctrl_c_stops_at_once_and_leaves_what_was_saved(toy):

@@ -1,6 +1,6 @@
 """Leaderboards as text: what they look like, to the letter.
 
-After a wanted change: ``GCDBENCH_RENEW=1 pytest tests/test_report_formats.py``, then look at the
+After a wanted change: ``GCDBENCH_RENEW=1 pytest tests/report/test_formats.py``, then look at the
 difference.
 """
 

@@ -197,9 +197,8 @@ def test_a_file_of_images_that_is_gone_before_training_is_one_sentence(toy, monk
 
 
 @pytest.fixture
-def plugged(tmp_path, monkeypatch):
+def plugged(tmp_path):
     """Return the file of a method that was added by --plugin."""
-    monkeypatch.setattr(registry, "_plugins", {kind: {} for kind in registry.KINDS})
     path = tmp_path / "plugged.py"
     path.write_text((bundled("methods") / "gcd.py").read_text())
     registry.add_plugin(path)

@@ -45,7 +45,7 @@ def test_the_same_numbers_from_two_machines_are_one_record(tmp_path):
     write(tmp_path / "a")
     write(tmp_path / "b")
     merged = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all")
-    assert (len(merged.copied), len(merged.same), len(merged.beside)) == (1, 1, 0)
+    assert (len(merged.copied), len(merged.same), len(merged.differing)) == (1, 1, 0)
 
 
 def test_other_numbers_under_one_key_are_kept_beside_and_only_once(tmp_path):
@@ -53,7 +53,7 @@ def test_other_numbers_under_one_key_are_kept_beside_and_only_once(tmp_path):
     write(tmp_path / "b", accuracy=0.2)
     for expected in (1, 0):
         merged = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all")
-        assert len(merged.beside) == expected
+        assert len(merged.differing) == expected
     assert accuracies(tmp_path / "all") == {K: 0.1}
     folder = tmp_path / f"all/toy/m/seed0-{K}"
     kept = records.read_record(folder / "previous-1/record.json")
@@ -79,7 +79,7 @@ def test_what_cannot_be_trusted_is_refused_with_the_reason(tmp_path, harm, reaso
     assert reason in said
 
 
-def test_a_damaged_record_is_replaced_by_a_sound_one_and_kept(tmp_path):
+def test_a_damaged_record_is_replaced_by_a_valid_one_and_kept(tmp_path):
     write(tmp_path / "a", accuracy=0.1)
     (write(tmp_path / "all", accuracy=0.1) / "record.json").write_text("{")
     merge([tmp_path / "a"], tmp_path / "all")
@@ -119,7 +119,7 @@ def test_the_verb_counts_and_exits_with_one_if_something_was_refused(tmp_path, c
     both = ("merge", str(tmp_path / "a"), str(tmp_path / "b"), "--into", str(tmp_path / "all"))
     assert commands.results(parse(*both)) == 1
     assert capsys.readouterr().out == (
-        "1 copied, 0 there already, 0 kept beside another, 1 refused\n"
+        "1 copied, 0 already there, 0 kept as previous-<n>, 1 refused\n"
     )
     assert commands.results(parse("verify", str(tmp_path / "a"))) == 0
     assert commands.results(parse("verify", str(tmp_path / "b"))) == 1

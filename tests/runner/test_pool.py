@@ -26,7 +26,7 @@ from gcdbench.runner.launchers.pool import (
 from gcdbench.runner.options import RunOptions, WorkerSlot, worker_slots
 from gcdbench.runner.stop import Interrupted
 
-SUICIDE = '''"""A technique that kills its process in the second step of seed 1, or sleeps there."""
+KILLER = '''"""A technique that kills its process in the second step of seed 1, or sleeps there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from typing import Any
 from gcdbench.training.method import Batch, Clock, Technique
 
 
-class Suicide(Technique):
+class Killer(Technique):
     @dataclass(frozen=True)
     class Config:
         seconds: float = 0.0
@@ -58,11 +58,10 @@ def made(tmp_path_factory) -> Toy:
 
 
 @pytest.fixture
-def suicide(tmp_path, monkeypatch):
+def killer(tmp_path):
     """Make the technique known, here and in the processes of a pool."""
-    monkeypatch.setattr(registry, "_plugins", {kind: {} for kind in registry.KINDS})
-    path = tmp_path / "suicide.py"
-    path.write_text(SUICIDE)
+    path = tmp_path / "killer.py"
+    path.write_text(KILLER)
     registry.add_plugin(path)
 
 
@@ -72,9 +71,9 @@ def two(toy: Toy, **more) -> Pool:
 
 
 @pytest.mark.slow
-def test_a_killed_process_fails_its_cell_only_and_the_next_run_goes_on(made, suicide):
+def test_a_killed_process_fails_its_cell_only_and_the_next_run_goes_on(made, killer):
     toy = made.elsewhere("killed")
-    cells = toy.cells("simgcd+suicide", seeds=(0, 1, 2), datasets=("toy",))
+    cells = toy.cells("simgcd+killer", seeds=(0, 1, 2), datasets=("toy",))
     outcome = two(toy).run(cells)
     ((failed, message),) = outcome.failed
     assert failed.seed == 1
@@ -99,9 +98,8 @@ def test_a_pool_gives_the_records_of_one_process(made):
 
 @pytest.mark.slow
 def test_a_stop_reaches_all_processes_and_each_saves_its_cell(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "_plugins", {kind: {} for kind in registry.KINDS})
     path = tmp_path / "slow.py"
-    path.write_text(SUICIDE.replace("seed == 1", "seed < 0").replace("= 0.0", "= 0.3"))
+    path.write_text(KILLER.replace("seed == 1", "seed < 0").replace("= 0.0", "= 0.3"))
     registry.add_plugin(path)
     toy = made.elsewhere("stopped")
     cells = toy.cells("simgcd+slow", seeds=(0, 1), datasets=("toy",), train={"epochs": 200})

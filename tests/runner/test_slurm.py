@@ -58,5 +58,5 @@ def test_without_submitit_one_sentence_names_the_remedy(tmp_path, monkeypatch, c
 
 def test_a_scheduler_that_cannot_be_asked_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="the scheduler cannot be asked"):
+    with pytest.raises(UserError, match="the scheduler cannot be queried"):
         slurm.queue()

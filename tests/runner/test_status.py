@@ -78,7 +78,7 @@ def test_an_old_sign_of_life_from_another_machine_means_that_it_died(toy):
     (folder(toy) / heartbeat.PROGRESS).write_text(json.dumps(old))
     state = look(toy)
     assert state.kind == "waiting"
-    assert state.detail == f"process {os.getpid()} on far-away died; starts anew"
+    assert state.detail == f"process {os.getpid()} on far-away died; starts again"
 
 
 def test_a_process_with_the_number_of_a_dead_one_does_not_pass_for_it(toy):
@@ -97,7 +97,7 @@ def test_a_failed_cell_says_why(toy):
 
 def test_an_interrupted_cell_says_where_it_goes_on(toy):
     checkpoint.save(folder(toy), 4, {"key": "k"})
-    assert (look(toy).kind, look(toy).detail) == ("waiting", "goes on after step 4")
+    assert (look(toy).kind, look(toy).detail) == ("waiting", "resumes after step 4")
 
 
 def test_a_cell_with_an_older_record_is_stale_and_says_what_has_changed(made):
@@ -119,11 +119,11 @@ def test_a_damaged_record_is_named(made, toy):
 def test_a_job_in_the_queue_is_queued_and_one_that_left_it_is_lost(toy):
     (folder(toy) / heartbeat.JOB).write_text(json.dumps({"job": "12_3"}))
     state = look(toy, queue=lambda: {"12_3": "PENDING"})
-    assert (state.kind, state.detail) == ("queued", "as job 12_3 (pending); starts anew")
+    assert (state.kind, state.detail) == ("queued", "as job 12_3 (pending); starts again")
     state = look(toy, queue=lambda: {})
     assert (state.kind, state.detail) == (
         "waiting",
-        "job 12_3 left the queue without a record; starts anew",
+        "job 12_3 left the queue without a record; starts again",
     )
 
 

@@ -1,6 +1,6 @@
-"""The verb ``gcdbench data``: what the datasets are, whether they are sound, and how to get them.
+"""The verb ``gcdbench data``: describe, verify, download and make datasets.
 
-Only arguments are here; what an action does is in the module of its name, imported when it runs.
+Only the arguments are here; each action is in the module of its name, imported when it runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 def add_parser(verbs: Any) -> None:
     """Add ``data`` and its actions to the verbs of the command line."""
-    text = "look at, check, fetch and make datasets"
+    text = "describe, verify, download and make datasets"
     data = verbs.add_parser("data", help=text, description=text)
     actions = data.add_subparsers(title="actions", metavar="ACTION", required=True)
 
@@ -25,24 +25,24 @@ def add_parser(verbs: Any) -> None:
         sub.add_argument("--data-root", type=Path, metavar="DIR", help="default: GCDBENCH_DATA")
         return sub
 
-    info = action("info", "say what a dataset is, where to get it and where to put it")
-    info.add_argument("sources", nargs="*", metavar="SOURCE", help="default: all")
+    info = action("info", "show what a dataset is, where to get it and where to put it")
+    info.add_argument("datasets", nargs="*", metavar="DATASET", help="default: all")
     info.add_argument("--json", action="store_true", help="for programs")
 
-    stats = action("stats", "count labelled and unlabelled images, classes and domains of a suite")
+    stats = action("stats", "count the labelled and unlabelled images of a suite's datasets")
     stats.add_argument("--suite", required=True, help="name of a suite, or a YAML file")
     stats.add_argument("--datasets", nargs="+", default=(), metavar="NAME", help="default: all")
     stats.add_argument("--json", action="store_true", help="for programs, with all sets")
 
-    verify = action("verify", "look for wrong layouts and missing, unreadable or cut-off images")
-    verify.add_argument("sources", nargs="*", metavar="SOURCE", help="cub, cars, domainnet, ...")
+    verify = action("verify", "find wrong layouts and missing, unreadable or truncated images")
+    verify.add_argument("datasets", nargs="*", metavar="DATASET", help="cub, cars, domainnet, ...")
     verify.add_argument("--suite", help="verify the datasets of a suite, with their settings")
-    verify.add_argument("--no-decode", action="store_true", help="only look whether files exist")
+    verify.add_argument("--no-decode", action="store_true", help="only check that files exist")
     verify.add_argument("--workers", type=_whole(1), help="processes (default: one per core)")
     verify.add_argument("--json", action="store_true", help="for programs")
 
     make = action("make-ssb-c", "write the corrupted test images of SSB-C to disk; can be resumed")
-    make.add_argument("sources", nargs="+", choices=("cub", "cars", "aircraft"), metavar="SOURCE")
+    make.add_argument("datasets", nargs="+", choices=("cub", "cars", "aircraft"), metavar="DATASET")
     make.add_argument(
         "--out",
         type=Path,
@@ -60,7 +60,7 @@ def add_parser(verbs: Any) -> None:
     make.add_argument("--frost", default="", metavar="DIR", help="photographs of ice")
     make.add_argument("--workers", type=_whole(1), help="processes (default: one per core)")
 
-    sheet = action("sheet", "show an image under the nine corruptions at the five severities")
+    sheet = action("sheet", "draw an image under the nine corruptions at the five severities")
     sheet.add_argument("image", type=Path, metavar="IMAGE", help="a picture of yours")
     sheet.add_argument("--out", type=Path, required=True, metavar="FILE", help="picture to write")
     sheet.add_argument(
@@ -68,15 +68,15 @@ def add_parser(verbs: Any) -> None:
     )
     sheet.add_argument("--frost", default="", metavar="DIR", help="photographs of ice")
 
-    fetch = action("download", "fetch and unpack a dataset; a download that broke off is resumed")
-    fetch.add_argument("source", metavar="SOURCE", help="cub, aircraft, domainnet, cifar10, ...")
-    fetch.add_argument("--url", action="append", default=[], help="fetch from here instead")
+    fetch = action("download", "download and unpack a dataset; an interrupted one is resumed")
+    fetch.add_argument("dataset", metavar="DATASET", help="cub, aircraft, domainnet, cifar10, ...")
+    fetch.add_argument("--url", action="append", default=[], help="download from here instead")
     fetch.add_argument("--sha256", action="append", default=[], help="checksum of each --url")
     fetch.add_argument("--keep", action="store_true", help="keep the archives")
 
 
 def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return a reader of whole numbers that refuses those out of range."""
+    """Return an argparse type for whole numbers of a range."""
     expected = f"a whole number from {least}" + (" on" if most is None else f" to {most}")
 
     def read(text: str) -> int:

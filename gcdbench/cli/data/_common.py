@@ -1,4 +1,4 @@
-"""What the actions of ``gcdbench data`` share."""
+"""Helpers that several actions of ``gcdbench data`` use."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def say(text: str = "") -> None:
     sys.stdout.write(f"{text}\n")
 
 
-def suite_sources(name: str, root: Path | None, datasets: Iterable[str] = ()) -> dict[str, Dataset]:
-    """Build the sources of a suite's datasets, by the datasets' names."""
+def suite_datasets(
+    name: str, root: Path | None, datasets: Iterable[str] = ()
+) -> dict[str, Dataset]:
+    """Return the datasets of a suite by name, all of them or those in ``datasets``."""
     suite = Suite.load(name)
     for dataset in datasets:
         if dataset not in suite.datasets:
@@ -46,7 +48,10 @@ def in_parallel(
     prepare: Callable[..., None],
     given: tuple[Any, ...],
 ) -> Iterator[T]:
-    """Yield what processes make of the items, in any order; ``prepare`` sets a process up once."""
+    """Yield the results of ``work`` on all items, in any order, computed by several processes.
+
+    ``prepare`` is called once in each process, with the arguments ``given``.
+    """
     workers = workers or os.cpu_count() or 1
     if workers == 1:
         prepare(*given)
@@ -60,7 +65,7 @@ def in_parallel(
                 yield future.result()
         except BrokenProcessPool as error:
             raise UserError(
-                "a process ended before its work was done, perhaps for want of memory; run the "
+                "a process ended before its work was done, perhaps for lack of memory; run the "
                 "same command again, with fewer --workers"
             ) from error
         except BaseException:
@@ -74,7 +79,7 @@ def _begin(prepare: Callable[..., None], given: tuple[Any, ...]) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent is gone: one that was killed tells nobody to stop."""
+    """End this process when its parent is gone: a parent that was killed cannot stop it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -1,7 +1,7 @@
-"""``gcdbench data download``: fetch archives from official or given addresses, check and unpack.
+"""``gcdbench data download``: download archives, check and unpack them.
 
-Nothing is downloaded unless this action is called. A download that broke off goes on where it was;
-a web page in place of an archive, a wrong checksum or a full disk is said in one sentence.
+Nothing is downloaded unless this action is called. An interrupted download is resumed. A web page
+in place of an archive, a wrong checksum or a full disk is reported in one sentence.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gcdbench.errors import UserError
 
 ATTEMPTS = 4
 PAUSE = 2.0  # seconds before the second attempt; doubled before each further one
-# what reading an archive raises that is cut, altered or something else
+# what reading a truncated, altered or different file raises
 _DAMAGED = (
     *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
     *(EOFError, RuntimeError),
@@ -41,27 +41,27 @@ log = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fetch the archives of a source into the data root and unpack them."""
-    source = make_dataset(arguments.source, arguments.data_root)
-    if source.root is None:
+    """Fetch the archives of a dataset into the data root and unpack them."""
+    dataset = make_dataset(arguments.dataset, arguments.data_root)
+    if dataset.root is None:
         raise UserError("where to? Name a folder with --data-root or GCDBENCH_DATA")
-    if source.root.exists() and not source.root.is_dir():
-        raise UserError(f"{source.root}: no folder; name another one with --data-root")
+    if dataset.root.exists() and not dataset.root.is_dir():
+        raise UserError(f"{dataset.root}: no folder; name another one with --data-root")
     if arguments.url:
         _check_addresses(arguments.url, arguments.sha256)
         checksums = [f"sha256:{value}" for value in arguments.sha256]
         checksums += [""] * (len(arguments.url) - len(checksums))
         archives = list(zip(arguments.url, checksums, strict=False))
     else:
-        archives = list(source.archives)
+        archives = list(dataset.archives)
     if not archives:
         raise UserError(
-            f"{source.title} has no public address that gcdbench knows: give one with --url, or "
-            f"see 'gcdbench data info {source.plugin}'"
+            f"{dataset.title} has no public address that gcdbench knows: give one with --url, or "
+            f"see 'gcdbench data info {dataset.plugin}'"
         )
-    folder = source.root / source.unpack
+    folder = dataset.root / dataset.unpack
     for address, checksum in archives:
-        archive = fetch(address, source.root / "downloads", checksum)
+        archive = fetch(address, dataset.root / "downloads", checksum)
         unpack(archive, folder)
         if not arguments.keep:
             archive.unlink()
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def fetch(address: str, folder: Path, checksum: str = "") -> Path:
-    """Download a file into a folder, whole and checked."""
+    """Download a file into a folder, compare its checksum and return its path."""
     name = _file_name(address)
     target, part = folder / name, folder / f"{name}.part"
     if not target.exists():
@@ -113,7 +113,7 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _check_addresses(addresses: list[str], checksums: list[str]) -> None:
-    """Refuse archives that would be taken for one another, and checksums of none."""
+    """Raise a UserError for archives of one name and for checksums without an address."""
     names = [_file_name(address) for address in addresses]
     for name in names:
         if names.count(name) > 1:
@@ -144,7 +144,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _fetch_all(address: str, part: Path) -> None:
-    """Try until the file is complete; what an attempt brought stays."""
+    """Try until the file is complete; every attempt continues the one before."""
     for attempt in range(ATTEMPTS):
         try:
             if _fetch_rest(address, part):
@@ -154,19 +154,19 @@ def _fetch_all(address: str, part: Path) -> None:
             reason = f"the server answers {error.code} {error.reason}"
             if error.code < 500:
                 raise UserError(f"{address}: {reason}") from error
-        except (OSError, http.client.HTTPException) as error:  # all that networks can do
+        except (OSError, http.client.HTTPException) as error:  # any network error
             reason = str(getattr(error, "reason", error))
         if attempt + 1 < ATTEMPTS:
             log.info("%s: %s; trying again", address, reason)
             time.sleep(PAUSE * 2**attempt)
     raise UserError(
-        f"{address}: could not be fetched ({reason}); run the same command again to go on, or "
+        f"{address}: could not be fetched ({reason}); run the same command again to resume, or "
         "download it elsewhere and unpack it below the data root"
     )
 
 
 def _fetch_rest(address: str, part: Path) -> bool:
-    """Fetch what is missing of a file and tell whether it is complete now."""
+    """Download the missing part of a file and return whether the file is complete."""
     start = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(address, headers={"User-Agent": f"gcdbench/{__version__}"})
     if start:
@@ -174,7 +174,7 @@ def _fetch_rest(address: str, part: Path) -> bool:
     try:
         answer = urllib.request.urlopen(request, timeout=60)
     except urllib.error.HTTPError as error:
-        if error.code == 416 and start:  # nothing is left to fetch
+        if error.code == 416 and start:  # nothing is left to download
             return True
         raise
     with answer:
@@ -204,7 +204,7 @@ def _fetch_rest(address: str, part: Path) -> bool:
 
 
 def _check_kind(address: str, part: Path, name: str) -> None:
-    """Refuse a web page that a server sends in place of an archive."""
+    """Raise a UserError if the server has sent a web page in place of an archive."""
     with part.open("rb") as file:
         head = file.read(512)
     zipped = name.endswith(".zip") and not head.startswith(b"PK")

@@ -18,7 +18,7 @@ STORED = 40e3  # bytes of a variant of a photograph at 256 pixels, JPEG quality 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what is known about the datasets."""
-    plugins = arguments.sources or list(registry.available("dataset"))
+    plugins = arguments.datasets or list(registry.available("dataset"))
     rows = [describe(plugin, arguments.data_root) for plugin in plugins]
     if arguments.json:
         say(json.dumps(rows, indent=1))
@@ -31,10 +31,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def describe(plugin: str, root: Any) -> dict[str, Any]:
-    """Return the facts about a source, and whether it is on disk."""
+    """Return the facts about a dataset, and whether it is on disk."""
     facts = registry.get("dataset", plugin).constants
     row = {
-        "source": plugin,
+        "dataset": plugin,
         "summary": registry.get("dataset", plugin).summary,
         **{key: facts.get(key) for key in ("title", "homepage", "disk", "folders", "layout")},
         "archives": [address for address, _ in facts.get("archives", ())],
@@ -50,12 +50,12 @@ def describe(plugin: str, root: Any) -> dict[str, Any]:
 
 
 def _print(row: dict[str, Any]) -> None:
-    say(f"{row['source']}: {row['summary']}")
+    say(f"{row['dataset']}: {row['summary']}")
     if row["homepage"]:
         say(f"  from      {row['homepage']}")
     for address in row["archives"]:
         say(f"            {address}")
-    if row["source"] in ("cub", "cars", "aircraft"):
+    if row["dataset"] in ("cub", "cars", "aircraft"):
         say(f"  corrupted {SSB_C}, or gcdbench data make-ssb-c, or while loading")
         size = VARIANTS * row["images"]["test"] * STORED / 1e9
         say(f"            (make-ssb-c writes about {size:.0f} GB at 256 px)")

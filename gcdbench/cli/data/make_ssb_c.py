@@ -1,7 +1,7 @@
 """``gcdbench data make-ssb-c``: the 45 variants of the test images of SSB, as JPEG files.
 
-A file is a pure function of its clean image, corruption and severity, and is there whole or not at
-all; so any number of interrupted and repeated runs end in the same tree.
+A file is a pure function of its clean image, corruption and severity, and is written atomically, so
+interrupted and repeated runs end with the same tree.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _job: Job  # of this process
 
 @dataclass(frozen=True)
 class Job:
-    """What a process needs to know."""
+    """What a worker process needs."""
 
     clean: Images
     stored: list[str]
@@ -60,10 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
         frost=arguments.frost,
     )
     failures: dict[str, str] = {}
-    for plugin in arguments.sources:
-        source: Any = make_dataset(plugin, arguments.data_root)
-        listing = source.listing()
-        folder = (arguments.out or source.root / "SSB-C") / listing.tree
+    for plugin in arguments.datasets:
+        dataset: Any = make_dataset(plugin, arguments.data_root)
+        listing = dataset.listing()
+        folder = (arguments.out or dataset.root / "SSB-C") / listing.tree
         job = Job(listing.test.images, listing.stored, recipe, arguments.quality, folder)
         try:
             failed = make(job, workers=arguments.workers)
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def make(job: Job, *, workers: int | None = None) -> dict[str, str]:
-    """Write what is not there yet; return the clean images that could not be read."""
+    """Write the missing files; return the clean images that could not be read, with reasons."""
     job.folder.mkdir(parents=True, exist_ok=True)
     _sign(job, done=False)
     rows = [row for row in range(len(job.stored)) if job.todo(row)]
@@ -99,14 +99,14 @@ def make(job: Job, *, workers: int | None = None) -> dict[str, str]:
 
 
 def _sign(job: Job, *, done: bool) -> None:
-    """Write how the tree is made beside it, and refuse to mix two ways of making it."""
+    """Write the manifest; raise a UserError if the tree was begun with other settings."""
     before, asked = read_manifest(job.folder), {f"{name}/{n}" for name, n in job.recipe.variants}
     if before is None and any(not path.name.startswith(".") for path in job.folder.iterdir()):
         raise UserError(
             f"{job.folder} holds files of unknown making, which are not added to: remove it, or "
             "choose another folder with --out"
         )
-    # of all corruptions: those of a tree can be made one after the other
+    # with all corruptions: a tree may be made in several runs, some corruptions at a time
     whole = replace(job.recipe, corruptions=CORRUPTIONS, jpeg_quality=job.quality)
     if before is not None and (before.made, before.code) != (whole.describe(), pixel_code_hash()):
         raise UserError(
@@ -144,7 +144,7 @@ def _write(row: int) -> dict[str, str]:
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    """Write a file under another name first: a cut-off file is never taken for a whole one."""
+    """Write a file under a temporary name first, so that a truncated file is never used."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -156,5 +156,5 @@ def _write_whole(path: Path, data: bytes) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Tell whether a file is there; a crash of the machine can leave one without content."""
+    """Return whether a file exists and is not empty: a crash can leave an empty file."""
     return path.exists() and path.stat().st_size > 0

@@ -19,7 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the sheet."""
     image = _read(arguments.image)
     recipe = Recipe(CORRUPTIONS, SEVERITIES, frost=arguments.frost)
-    sheet = contact_sheet(image, arguments.size, frost=recipe.ice)
+    sheet = contact_sheet(image, arguments.size, frost=recipe.frost_textures)
     try:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         sheet.save(arguments.out)

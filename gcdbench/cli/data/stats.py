@@ -1,4 +1,4 @@
-"""``gcdbench data stats``: the table of statistics of a suite, counted on disk."""
+"""``gcdbench data stats``: a table of a suite's images, classes and domains, counted on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gcdbench.cli.data._common import say, suite_sources
+from gcdbench.cli.data._common import say, suite_datasets
 from gcdbench.data.problem import Problem
 from gcdbench.data.problem import log as warnings
 
@@ -29,9 +29,9 @@ COLUMNS = (
 
 def run(arguments: argparse.Namespace) -> int:
     """Print labelled and unlabelled images, classes and domains of each dataset."""
-    sources = suite_sources(arguments.suite, arguments.data_root, arguments.datasets)
+    datasets = suite_datasets(arguments.suite, arguments.data_root, arguments.datasets)
     with _said_once(warnings):
-        rows = [count(source.problem(name)) for name, source in sources.items()]
+        rows = [count(dataset.problem(name)) for name, dataset in datasets.items()]
     if arguments.json:
         say(json.dumps(rows, indent=1))
         return 0
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def count(problem: Problem) -> dict[str, Any]:
-    """Return a row of the table, and the sizes of the evaluation sets."""
+    """Return a row of the table with the sizes of the evaluation sets."""
     scored = np.unique(np.concatenate([s.rows for s in problem.sets.values()]))
     return {
         "dataset": problem.name,

@@ -1,4 +1,4 @@
-"""``gcdbench data verify``: everything that is wrong with a dataset on disk, all at once."""
+"""``gcdbench data verify``: list everything that is wrong with a dataset on disk."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from typing import Protocol, runtime_checkable
 
 from tqdm import tqdm
 
-from gcdbench.cli.data._common import in_parallel, say, suite_sources
+from gcdbench.cli.data._common import in_parallel, say, suite_datasets
 from gcdbench.data.datasets import make_dataset
 from gcdbench.data.datasets._lists import missing_files
 from gcdbench.data.images import FileImages, Images, Unreadable
 from gcdbench.data.problem import Dataset
 from gcdbench.errors import UserError
 
-CHUNK = 64  # images that a process decodes before it reports
-_images: Images  # of the part that a process looks at
+CHUNK = 64  # images per task of a process
+_images: Images  # of the part that this process verifies
 
 
 @runtime_checkable
 class Remarking(Protocol):
-    """A source that knows what its parts leave out."""
+    """A dataset that can describe files that belong to none of its parts."""
 
     def remarks(self) -> list[str]:
-        """Return a sentence about each thing that is strange."""
+        """Return one sentence per finding."""
 
 
 @dataclass
 class Report:
-    """What was found."""
+    """What was found in one dataset."""
 
     name: str
     layout: str = ""  # what is wrong with it
@@ -50,8 +50,8 @@ class Report:
         return {p: n for p, n in self.images.items() if n != self.expected.get(p, n)}
 
     @property
-    def sound(self) -> bool:
-        """Tell whether nothing was found."""
+    def valid(self) -> bool:
+        """Whether nothing is wrong."""
         wrong = (self.layout, self.missing, self.unreadable, self.altered, self.differs)
         return not any(wrong) and not self.remarks
 
@@ -59,36 +59,36 @@ class Report:
 def run(arguments: argparse.Namespace) -> int:
     """Verify datasets; return 1 if something is wrong with one of them."""
     root = arguments.data_root
-    if bool(arguments.sources) == bool(arguments.suite):
-        raise UserError("name the sources to verify (gcdbench data verify cub), or a --suite")
+    if bool(arguments.datasets) == bool(arguments.suite):
+        raise UserError("name the datasets to verify (gcdbench data verify cub), or a --suite")
     if arguments.suite:
-        sources = suite_sources(arguments.suite, root)
+        datasets = suite_datasets(arguments.suite, root)
     else:
-        sources = {plugin: make_dataset(plugin, root) for plugin in arguments.sources}
+        datasets = {plugin: make_dataset(plugin, root) for plugin in arguments.datasets}
     reports = [
-        verify(name, source, decode=not arguments.no_decode, workers=arguments.workers)
-        for name, source in sources.items()
+        verify(name, dataset, decode=not arguments.no_decode, workers=arguments.workers)
+        for name, dataset in datasets.items()
     ]
     if arguments.json:
-        say(json.dumps([{**asdict(r), "sound": r.sound} for r in reports], indent=1))
+        say(json.dumps([{**asdict(r), "valid": r.valid} for r in reports], indent=1))
     else:
         for report in reports:
             _print(report, decoded=not arguments.no_decode)
-    return 0 if all(report.sound for report in reports) else 1
+    return 0 if all(report.valid for report in reports) else 1
 
 
 def verify(
-    name: str, source: Dataset, *, decode: bool = True, workers: int | None = None
+    name: str, dataset: Dataset, *, decode: bool = True, workers: int | None = None
 ) -> Report:
-    """Look at every file of a dataset."""
-    report = Report(name, expected=dict(source.expected))
+    """Return a report on all files of a dataset."""
+    report = Report(name, expected=dict(dataset.expected))
     try:
-        parts = source.parts()
-        report.remarks = source.remarks() if isinstance(source, Remarking) else []
+        parts = dataset.parts()
+        report.remarks = dataset.remarks() if isinstance(dataset, Remarking) else []
     except UserError as error:
         report.layout = str(error)
         return report
-    for path, checksum in source.checksums().items():
+    for path, checksum in dataset.checksums().items():
         if not checksum_fits(path, checksum):
             report.altered.append(str(path))
     for part, images in parts.items():
@@ -102,7 +102,7 @@ def verify(
 
 
 def checksum_fits(path: Path, checksum: str) -> bool:
-    """Compare a file with a checksum such as ``md5:...`` or ``sha256:...``."""
+    """Return whether a file has a checksum such as ``md5:...`` or ``sha256:...``."""
     kind, _, expected = checksum.partition(":")
     digest = hashlib.new(kind, usedforsecurity=False)
     with path.open("rb") as file:
@@ -156,8 +156,8 @@ def _print(report: Report, *, decoded: bool) -> None:
         say(f"altered: {path} has another checksum than the published file")
     for remark in report.remarks:
         say(f"strange: {remark}")
-    if report.sound:
-        say(f"{report.name}: sound" if decoded else f"{report.name}: complete, not decoded")
+    if report.valid:
+        say(f"{report.name}: valid" if decoded else f"{report.name}: complete, not decoded")
     else:
         say(
             f"{report.name}: {len(report.missing)} missing, {len(report.unreadable)} unreadable, "

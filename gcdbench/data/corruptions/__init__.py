@@ -2,7 +2,7 @@
 
 They are those of ImageNet-C (Hendrycks & Dietterich, "Benchmarking Neural Network Robustness to
 Common Corruptions and Perturbations", ICLR 2019) with its published constants, for images of any
-size. What becomes of an image depends on its key, the corruption and the severity alone.
+size. The result depends on the image, its key, the corruption and the severity only.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import io
 import numpy as np
 from PIL import Image
 
-from gcdbench.data.corruptions.frost import FrostSource
+from gcdbench.data.corruptions.frost import FrostTextures
 from gcdbench.data.corruptions.noise import CHANNELS, add_noise
-from gcdbench.data.corruptions.rng import Bits
+from gcdbench.data.corruptions.rng import HashedRng
 from gcdbench.data.corruptions.spatter import spatter
 from gcdbench.data.corruptions.weather import fog, frost_over, snow
 from gcdbench.data.corruptions.zoom import zoom_blur
 
-__all__ = ["CORRUPTIONS", "SEVERITIES", "FrostSource", "corrupt", "jpeg_roundtrip"]
+__all__ = ["CORRUPTIONS", "SEVERITIES", "FrostTextures", "corrupt", "jpeg_roundtrip"]
 
 CORRUPTIONS: tuple[str, ...] = (
     "gaussian_noise",
@@ -42,17 +42,17 @@ def corrupt(
     severity: int,
     *,
     key: str | int,
-    frost: FrostSource | None = None,
+    frost: FrostTextures | None = None,
 ) -> np.ndarray:
-    """Corrupt an image.
+    """Return a corrupted copy of an image.
 
     Args:
         image: (height, width, 3) array of uint8.
         corruption: one of `CORRUPTIONS`.
         severity: 1 (mild) to 5 (strong).
-        key: what tells the image from all others, for instance its path below the folder of the
-            dataset, with forward slashes; the same key always has the same result.
-        frost: where the pictures of ice come from; by default `FrostSource.procedural()`.
+        key: identifies the image, for instance its path below the folder of the dataset, with
+            forward slashes; the same key always gives the same random numbers.
+        frost: pictures of ice; by default `FrostTextures.procedural()`.
 
     Returns:
         A new array of the same shape and type.
@@ -66,16 +66,16 @@ def corrupt(
             f"{corruption} takes a (height, width, 3) array of uint8, "
             f"not {image.dtype} of shape {image.shape}; convert the image to RGB first"
         )
-    chance = Bits(corruption, severity, key)
+    rng = HashedRng(corruption, severity, key)
     if corruption in CHANNELS:
-        return add_noise(image, corruption, severity, chance)
+        return add_noise(image, corruption, severity, rng)
     if corruption == "frost":
-        return frost_over(image, severity, chance, frost or FrostSource.procedural())
-    return _PICTURES[corruption](image, severity, chance)
+        return frost_over(image, severity, rng, frost or FrostTextures.procedural())
+    return _PICTURES[corruption](image, severity, rng)
 
 
 def jpeg_roundtrip(image: np.ndarray, quality: int = 85) -> np.ndarray:
-    """Store an image as JPEG and read it back, as the published corrupted images were stored."""
+    """Return an image after JPEG compression, which the published corrupted images have."""
     stored = io.BytesIO()
     Image.fromarray(image).save(stored, "JPEG", quality=quality)
     return np.array(Image.open(stored))

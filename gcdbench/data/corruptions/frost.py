@@ -1,8 +1,8 @@
 """Pictures of ice for the frost corruption: procedural ones, or the user's photographs.
 
-The published corruption lays photographs over an image, whose origin and licence are unclear; they
-are not part of this project. The procedural textures have their brightness (seven quantiles) and
-tint, so that a severity weighs as much as the published one.
+The published corruption mixes an image with photographs whose origin and licence are unclear; they
+are not part of this project. The procedural textures have the same brightness (seven quantiles) and
+tint, so that each severity is about as strong as the published one.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage
 
-from gcdbench.data.corruptions.rng import Chance
+from gcdbench.data.corruptions.rng import Rng
 from gcdbench.errors import UserError
 
-ENLARGED = 1.1  # a picture is made this much larger than needed, then cut at a random place
+ENLARGED = 1.1  # a picture is enlarged by this factor, then cropped at a random place
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".webp"}
 
 
 @dataclass(frozen=True, eq=False)
-class FrostSource:
-    """Pictures of ice, and what to call them in a record.
+class FrostTextures:
+    """Pictures of ice, and their name in a record.
 
-    Make one with `FrostSource.procedural()` or `FrostSource.from_folder(path)`.
+    Make one with `FrostTextures.procedural()` or `FrostTextures.from_folder(path)`.
     """
 
     name: str
@@ -36,8 +36,8 @@ class FrostSource:
     enlarged: tuple[np.ndarray, ...]
 
     @classmethod
-    def of(cls, name: str, pictures: list[Image.Image]) -> FrostSource:
-        """Prepare pictures for use."""
+    def of(cls, name: str, pictures: list[Image.Image]) -> FrostTextures:
+        """Return textures made of pictures, with their enlarged copies computed in advance."""
         sizes = [[math.ceil(side * ENLARGED) for side in each.size] for each in pictures]
         enlarged = [
             np.asarray(each.resize((width, height), Image.Resampling.BICUBIC))
@@ -46,13 +46,13 @@ class FrostSource:
         return cls(name, tuple(pictures), tuple(enlarged))
 
     @classmethod
-    def procedural(cls) -> FrostSource:
-        """Give the textures that come with the project; made once per process."""
+    def procedural(cls) -> FrostTextures:
+        """Return the textures that come with the project; computed once per process."""
         return _procedural()
 
     @classmethod
-    def from_folder(cls, folder: str | Path) -> FrostSource:
-        """Read all photographs of a folder."""
+    def from_folder(cls, folder: str | Path) -> FrostTextures:
+        """Return textures made of all photographs of a folder."""
         files = sorted(file for file in Path(folder).glob("*") if file.suffix.lower() in SUFFIXES)
         if not files:
             raise UserError(
@@ -64,18 +64,18 @@ class FrostSource:
         return cls.of(name, [Image.open(file).convert("RGB") for file in files])
 
     def describe(self) -> str:
-        """Say in a few words which ice was used, for a record."""
+        """Return the name of the pictures, for a record."""
         return self.name
 
-    def piece(self, height: int, width: int, chance: Chance) -> np.ndarray:
-        """Cut a random (height, width, 3) piece of a random picture."""
-        which = chance.below(len(self.pictures))
+    def piece(self, height: int, width: int, rng: Rng) -> np.ndarray:
+        """Return a random (height, width, 3) crop of a random picture."""
+        which = rng.below(len(self.pictures))
         picture, enlarged = self.pictures[which], self.enlarged[which]
         factor = max(1.0, height / picture.height, width / picture.width) * ENLARGED
         full_height, full_width = (
             math.ceil(side * factor) for side in (picture.height, picture.width)
         )
-        top, left = chance.below(full_height - height), chance.below(full_width - width)
+        top, left = rng.below(full_height - height), rng.below(full_width - width)
         if enlarged.shape[:2] == (full_height, full_width):
             return enlarged[top : top + height, left : left + width]
         across, down = picture.width / full_width, picture.height / full_height
@@ -85,7 +85,7 @@ class FrostSource:
 
 @dataclass(frozen=True)
 class _Recipe:
-    """One procedural texture: its brightness (quantiles), tint, and the look of its crystals."""
+    """Parameters of one procedural texture: brightness (quantiles), tint and crystals."""
 
     brightness: tuple[int, ...]  # at the quantiles 0, 5, 25, 50, 75, 95, 100 %
     tint: tuple[int, int, int]  # added to red, green, blue
@@ -107,9 +107,9 @@ _HEIGHT, _WIDTH = 400, 560
 
 
 @lru_cache(maxsize=1)
-def _procedural() -> FrostSource:
+def _procedural() -> FrostTextures:
     textures = [Image.fromarray(_texture(recipe, seed)) for seed, recipe in enumerate(_RECIPES)]
-    return FrostSource.of("procedural ice, version 1", textures)
+    return FrostTextures.of("procedural ice, version 1", textures)
 
 
 def _texture(recipe: _Recipe, seed: int) -> np.ndarray:
@@ -130,7 +130,7 @@ def _texture(recipe: _Recipe, seed: int) -> np.ndarray:
 
 
 def _crystals(recipe: _Recipe, random: np.random.RandomState) -> np.ndarray:
-    """Draw feathers of ice, each a spine with side branches that shorten towards its tip."""
+    """Draw feather-shaped crystals, each a spine with side branches that get shorter to its tip."""
     count, branches = recipe.crystals, 24
     dots = math.ceil(0.3 * recipe.length[1])  # no gaps in the longest branch
     shape = (count, 1, 1, 1)  # crystal, branch, side, dot
@@ -154,7 +154,7 @@ def _crystals(recipe: _Recipe, random: np.random.RandomState) -> np.ndarray:
 
 
 def _clouds(random: np.random.RandomState) -> np.ndarray:
-    """Make smooth noise whose amplitude falls with the frequency to the power 1.5."""
+    """Return smooth noise whose amplitude falls with the frequency to the power 1.5."""
     spectrum = np.fft.rfft2(random.normal(size=(_HEIGHT, _WIDTH)))
     frequency = np.hypot(np.fft.fftfreq(_HEIGHT)[:, None], np.fft.rfftfreq(_WIDTH))
     frequency[0, 0] = np.inf

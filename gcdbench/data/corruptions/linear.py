@@ -1,4 +1,4 @@
-"""Linear filters that look at few values: weighted sums of rows, and enlarging by interpolation."""
+"""Sparse linear filters: weighted sums of rows, and enlarging by interpolation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 
 class RowSums:
-    """A sparse matrix, every row of which has equally many entries, to multiply rows of values by.
+    """A sparse matrix with the same number of entries in every row.
 
-    `torch.embedding_bag` computes just that with the whole sum in registers, which takes a half to
-    a third of the time of a general sparse matrix. It is imported late: a plan reads the names of
-    corruptions and computes none.
+    `torch.embedding_bag` computes the product with the whole sum in registers, in a third to half
+    the time of a general sparse matrix. Torch is imported late: a plan only reads the names of the
+    corruptions.
     """
 
     def __init__(self, source: np.ndarray, weights: np.ndarray) -> None:
@@ -53,12 +53,12 @@ class Taps(NamedTuple):
 
 
 def shown_length(length: int, factor: float) -> int:
-    """Count how many of `length` values remain in view after a zoom by `factor`."""
+    """Return how many of `length` values remain in view after a zoom by `factor`."""
     return math.ceil(length / factor)
 
 
 def zoom_taps(shown: int, factor: float) -> Taps:
-    """Enlarge `shown` values by a factor; the first and the last keep the ends.
+    """Return the taps that enlarge `shown` values by a factor; the end values stay at the ends.
 
     The ends follow `scipy.ndimage.zoom` to the last bit: where rounding puts the last position
     beyond the last value, the result there is zero.
@@ -76,7 +76,7 @@ def zoom_taps(shown: int, factor: float) -> Taps:
 def separable(rows: RowSums, columns: RowSums, plane: np.ndarray) -> np.ndarray:
     """Filter a plane along both axes: rows @ plane @ columns.T.
 
-    One transposition is enough where the result may lie in memory the other way round.
+    One transposition is enough because the result may be stored in the other memory order.
     """
     if plane.flags.f_contiguous:
         return rows @ np.ascontiguousarray((columns @ plane.T).T)

@@ -1,4 +1,4 @@
-"""The one source of chance of the corruptions."""
+"""The random number generator of the corruptions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from scipy.special import ndtri
 
 
-class Chance(Protocol):
-    """What a corruption may ask of a source of random numbers."""
+class Rng(Protocol):
+    """What the corruptions need of a random number generator."""
 
     def integers(self, count: int, dtype: str) -> np.ndarray:
         """Draw `count` integers over the whole range of an unsigned type such as "<u2"."""
@@ -23,7 +23,7 @@ class Chance(Protocol):
         ...
 
     def uniform(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Draw numbers evenly from (-1, 1) in single precision."""
+        """Draw uniform numbers from (-1, 1) in single precision."""
         ...
 
     def below(self, limit: int) -> int:
@@ -35,8 +35,8 @@ class Chance(Protocol):
         ...
 
 
-class Bits:
-    """Random numbers that depend on the given words alone, on every machine.
+class HashedRng:
+    """Random numbers that depend on the given words only, on every machine.
 
     Only the raw stream of SFC64 is used: numpy may change how its `Generator` turns bits into
     normal deviates, but not the bits.
@@ -68,5 +68,5 @@ class Bits:
 
 @lru_cache(maxsize=1)
 def _normal_quantiles() -> np.ndarray:
-    """Cut the normal distribution into 65,536 equally likely intervals and take their medians."""
+    """Return the medians of 65,536 equally likely intervals of the normal distribution."""
     return ndtri((np.arange(65536) + 0.5) / 65536).astype(np.float32)

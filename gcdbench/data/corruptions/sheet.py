@@ -1,24 +1,24 @@
-"""All corruptions of one image side by side, to be looked at."""
+"""A contact sheet of all corruptions of one image."""
 
 from __future__ import annotations
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageOps
 
-from gcdbench.data.corruptions import CORRUPTIONS, SEVERITIES, FrostSource, corrupt
+from gcdbench.data.corruptions import CORRUPTIONS, SEVERITIES, FrostTextures, corrupt
 
 MARGIN = 18  # for a line of text
 
 
 def contact_sheet(
-    image: np.ndarray, size: int = 224, *, frost: FrostSource | None = None
+    image: np.ndarray, size: int = 224, *, frost: FrostTextures | None = None
 ) -> Image.Image:
-    """Show the nine corruptions (rows) at the five severities (columns).
+    """Return a picture of the nine corruptions (rows) at the five severities (columns).
 
     Args:
         image: (height, width, 3) array of uint8; its middle is cut to a square.
         size: side of a picture, in pixels.
-        frost: where the pictures of ice come from, as for `corrupt`.
+        frost: pictures of ice, as for `corrupt`.
     """
     clean = np.asarray(ImageOps.fit(Image.fromarray(image), (size, size)))
     cell = size + MARGIN

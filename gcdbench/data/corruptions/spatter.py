@@ -8,14 +8,14 @@ import numpy as np
 from PIL import Image
 
 from gcdbench.data.corruptions.linear import RowSums, separable
-from gcdbench.data.corruptions.rng import Chance
+from gcdbench.data.corruptions.rng import Rng
 
 WATER = np.array([175, 238, 238], dtype=np.float32)  # pale turquoise
 MUD = np.array([63, 42, 20], dtype=np.float32)
 
 
-def spatter(image: np.ndarray, severity: int, chance: Chance) -> np.ndarray:
-    """Splash liquid where blurred noise is high; where none lands the image stays as it is."""
+def spatter(image: np.ndarray, severity: int, rng: Rng) -> np.ndarray:
+    """Return an image with liquid where blurred noise is high, and unchanged elsewhere."""
     mean, spread, sigma, threshold, strength = (
         (0.65, 0.3, 4.0, 0.69, 0.6),
         (0.65, 0.3, 3.0, 0.68, 0.6),
@@ -23,7 +23,7 @@ def spatter(image: np.ndarray, severity: int, chance: Chance) -> np.ndarray:
         (0.65, 0.3, 1.0, 0.65, 1.5),
         (0.67, 0.4, 1.0, 0.65, 1.5),
     )[severity - 1]
-    noise = chance.normal(image.shape[:2]) * np.float32(spread) + np.float32(mean)
+    noise = rng.normal(image.shape[:2]) * np.float32(spread) + np.float32(mean)
     liquid = blur(noise, sigma)
     if severity <= 3:
         drops = (liquid * (liquid >= threshold) * np.float32(255)).astype(np.uint8, order="C")
@@ -52,7 +52,7 @@ def _splash(
     share: np.ndarray,
     colour: np.ndarray,
 ) -> np.ndarray:
-    """Put `kept` of the image and `share` of a colour at places of the flattened image."""
+    """Mix `kept` of the image with `share` of a colour at places of the flattened image."""
     result = image.copy()
     for plane, level in zip(result.reshape(-1, 3).T, colour, strict=True):
         values = plane[place] * kept
@@ -62,7 +62,7 @@ def _splash(
 
 
 def blur(plane: np.ndarray, sigma: float) -> np.ndarray:
-    """Blur a plane by a Gaussian cut at 4 sigma, its edge continued outwards."""
+    """Blur a plane by a Gaussian truncated at 4 sigma; the edge values continue outwards."""
     rows, columns = (_gaussian_operator(length, sigma) for length in plane.shape)
     return separable(rows, columns, plane)
 
@@ -77,7 +77,7 @@ def _gaussian_operator(length: int, sigma: float) -> RowSums:
 
 
 def bevel(drops: np.ndarray) -> np.ndarray:
-    """Light the rims of drops: emboss the distance to their edges, as an 8-bit plane."""
+    """Return the distance to the edges of the drops, embossed, as an 8-bit plane."""
     distance = chamfer_distance(canny(drops, low=50, high=150), reach=20)
     height = equalise((_box_sum(distance) / 9).astype(np.uint8))
     padded = _framed(height, inset=1).astype(np.int16)
@@ -88,7 +88,7 @@ def bevel(drops: np.ndarray) -> np.ndarray:
 
 
 def _framed(plane: np.ndarray, *, inset: int) -> np.ndarray:
-    """Put a frame of one around a plane: its outermost values (inset 0) or those next to them."""
+    """Pad a plane by one value: its outermost values (inset 0) or those next to them."""
     height, width = plane.shape
     down, across = min(inset, height - 1), min(inset, width - 1)
     framed = np.empty((height + 2, width + 2), dtype=plane.dtype)
@@ -118,7 +118,7 @@ def equalise(plane: np.ndarray) -> np.ndarray:
 def canny(plane: np.ndarray, *, low: int, high: int) -> np.ndarray:
     """Mark the edges of an 8-bit plane (Canny; 3 x 3 Sobel, |dx| + |dy| as the strength)."""
     height, width = plane.shape
-    stride = width + 2  # all is kept with a border of one, so that flat steps reach neighbours
+    stride = width + 2  # everything has a border of one, so that flat offsets reach neighbours
     padded = _framed(plane, inset=0).astype(np.int16)
     rows = padded[:-2] + 2 * padded[1:-1] + padded[2:]
     columns = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
@@ -139,7 +139,7 @@ def canny(plane: np.ndarray, *, low: int, high: int) -> np.ndarray:
 
 
 def _gradient_step(dx: np.ndarray, dy: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """Find the neighbour a gradient points to, and whether it lies along an axis."""
+    """Return the offset of the neighbour a gradient points to, and whether it is along an axis."""
     x, y = dx.astype(np.int32), dy.astype(np.int32)
     low_line = np.abs(x) * 13573  # tan 22.5° in units of 2^-15, and below tan 67.5°
     height = np.abs(y) << 15
@@ -150,7 +150,7 @@ def _gradient_step(dx: np.ndarray, dy: np.ndarray, stride: int) -> tuple[np.ndar
 
 
 def _join(edges: np.ndarray, weak: np.ndarray, stride: int) -> None:
-    """Add weak edges that touch an edge, until none is left that does."""
+    """Add weak edges that touch an edge, until there are no more."""
     ring = np.array([-stride - 1, -stride, -stride + 1, -1, 1, stride - 1, stride, stride + 1])
     while weak.size:
         joined = np.take(edges, weak + ring[:, None]).any(axis=0)
@@ -161,11 +161,11 @@ def _join(edges: np.ndarray, weak: np.ndarray, stride: int) -> None:
 
 
 def chamfer_distance(marked: np.ndarray, *, reach: int) -> np.ndarray:
-    """Measure how far every point is from the nearest marked one, at most `reach`.
+    """Return the distance of every point from the nearest marked one, at most `reach`.
 
-    A path goes in steps of the 5 x 5 chamfer mask: 1 to a neighbour, 1.4 to a diagonal one, 2.1969
-    for a knight's move. The steps of a shortest path may be put in any order, so that each kind is
-    taken at once for all points: first one step, then two, four and so on.
+    A path is made of steps of the 5 x 5 chamfer mask: 1 to a neighbour, 1.4 to a diagonal one,
+    2.1969 for a knight's move. The steps of a shortest path may be in any order, so each kind is
+    done for all points at once: first one step, then two, four and so on.
     """
     height, width = marked.shape
     stride = width + reach  # the margin keeps rows apart

@@ -8,15 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from gcdbench.data.corruptions.linear import RowSums, Taps, shown_length, zoom_taps
-from gcdbench.data.corruptions.rng import Chance
+from gcdbench.data.corruptions.rng import Rng
 
-BLOCK = 16  # rows of the result worked off at once, few enough to stay in the cache
+BLOCK = 16  # rows of the result computed at once, few enough to stay in the cache
 CHANNELS = 3
-TOLERANCE = np.float32(1e-3)  # of a level: all rounding errors together stay below
+TOLERANCE = np.float32(1e-3)  # of a level: the sum of all rounding errors is smaller
 
 
 class _Block(NamedTuple):
-    """Some rows of the result, the rows of the image they come from, and how, in all zooms."""
+    """Some rows of the result, the image rows they come from, and the weights in all zooms."""
 
     result: slice
     source: slice
@@ -24,7 +24,7 @@ class _Block(NamedTuple):
 
 
 class _Zooms:
-    """The enlargements that are averaged, without the image itself, which counts twice.
+    """The enlargements that are averaged; the image itself, which counts twice, is not included.
 
     `down` and `across` are the taps (position, zoom) of the two axes.
     """
@@ -57,7 +57,7 @@ class _Zooms:
 
 
 def _centred(length: int, factors: np.ndarray) -> Taps:
-    """Enlarge an axis about its centre by several factors."""
+    """Return the taps that enlarge an axis about its centre by several factors."""
     zooms = []
     for factor in factors:
         shown = shown_length(length, factor)
@@ -70,12 +70,12 @@ def _centred(length: int, factors: np.ndarray) -> Taps:
 _zooms = lru_cache(maxsize=32)(_Zooms)
 
 
-def zoom_blur(image: np.ndarray, severity: int, _: Chance) -> np.ndarray:
+def zoom_blur(image: np.ndarray, severity: int, _: Rng) -> np.ndarray:
     """Average an image and its enlargements.
 
-    The published result is cut to 8 bits, so that a rounding error of single precision can cost a
-    whole level, above all where the image is flat. The sum is therefore made fast, and what comes
-    close to a whole level is made again in the published order of operations.
+    The published result is truncated to 8 bits, so a rounding error of single precision can change
+    it by a whole level, mostly where the image is flat. The sum is therefore computed in a fast way
+    first, and values close to a whole level again in the published order of operations.
     """
     height, width, _channels = image.shape
     zooms = _zooms(height, width, severity)
@@ -98,7 +98,7 @@ def zoom_blur(image: np.ndarray, severity: int, _: Chance) -> np.ndarray:
 def _exact(image: np.ndarray, values: np.ndarray, zooms: _Zooms, places: np.ndarray) -> np.ndarray:
     """Compute the blur at places of the flattened image: zooms in double, their sum in single."""
     here = np.take(values, places)
-    if len(places) < image.size // 20:  # a look at all of the image would cost more
+    if len(places) < image.size // 20:  # testing the whole image would take longer
         layers = _interpolate(values, zooms, places)
     else:
         layers = np.repeat(here[:, None], zooms.count, axis=1)
@@ -127,7 +127,7 @@ def _interpolate(values: np.ndarray, zooms: _Zooms, places: np.ndarray) -> np.nd
         (bottom, left, CHANNELS),
         (bottom, right, 0),
     ):
-        # beyond the border a weight is zero, whatever is found there
+        # outside of the image the weight is zero, whatever value is read there
         part = np.take(values, corner, mode="clip") * weight_y
         part *= weight_x
         zoomed += part
@@ -136,13 +136,13 @@ def _interpolate(values: np.ndarray, zooms: _Zooms, places: np.ndarray) -> np.nd
 
 
 def _coordinates(places: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give the row, column and channel of places of the flattened image."""
+    """Return the row, column and channel of places of the flattened image."""
     row, place = np.divmod(places, stride)
     return row, *np.divmod(place, CHANNELS)
 
 
 def _sees_several_values(image: np.ndarray, zooms: _Zooms, places: np.ndarray) -> np.ndarray:
-    """Tell for places whether the zooms mix different values there; may say so in vain."""
+    """Return for each place whether the zooms may mix different values; false alarms can occur."""
     height, width, channels = image.shape
     changes = np.zeros((height + 1, width + 1, channels), dtype=np.int32)
     changes[1:-1, 1:] = image[1:] != image[:-1]
@@ -157,7 +157,7 @@ def _sees_several_values(image: np.ndarray, zooms: _Zooms, places: np.ndarray) -
 
 
 def _span(taps: Taps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give the first source position, the one after the last, and whether any lies beyond."""
+    """Return the first source position, the one after the last, and whether any is outside."""
     here = np.arange(len(taps.low))
     first = np.minimum(taps.low.min(axis=1), here)
     last = np.maximum(taps.high.max(axis=1), here)

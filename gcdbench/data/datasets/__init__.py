@@ -1,4 +1,4 @@
-"""Dataset sources, one file each; gcdbench.core.registry finds them by their file names."""
+"""Datasets, one file each; gcdbench.core.registry finds them by their file names."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gcdbench.errors import UserError
 def make_dataset(
     plugin: str, root: Path | None, config: Mapping[str, Any] | None = None, *, where: str = ""
 ) -> Dataset:
-    """Build a source with its default settings or those of a suite, which ``where`` names."""
+    """Return a dataset with its default settings or those of a suite; ``where`` is for errors."""
     cls: Any = registry.load("dataset", plugin)
-    where = where or f"source {plugin}"
+    where = where or f"dataset {plugin}"
     built = build(cls.Config, config or {}, where)
     for name, value in vars(built).items():
         if name.endswith("_share") and not 0 < value <= 1:

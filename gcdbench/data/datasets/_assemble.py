@@ -1,4 +1,4 @@
-"""From listed images to a problem: what datasets of one kind have in common."""
+"""Build a problem from lists of images: what datasets of one kind have in common."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcdbench.data.problem import EvalSet, Problem, Role
 from gcdbench.data.splits import hold_out, labelled_half, per_class_sample
 from gcdbench.errors import UserError
 
-# what to do about an empty set
+# remedies for an empty set
 _REMEDIES: dict[Role, str] = {
     "source": "lower labelled_share or the number of old classes",
     "shifted": "raise shifted_share, or look for the images",
@@ -44,10 +44,10 @@ def corrupted_problem(
     variants: list[tuple[str, int]],
     notes: dict[str, str],
 ) -> Problem:
-    """Make a problem of clean training images and the variants of other images.
+    """Return a problem of clean training images and the corrupted variants of other images.
 
     The images of ``shifted`` are those of the first variant, then those of the second, and so on;
-    without them there is no shift, and the unlabelled training images are all that is scored.
+    without them there is no shift, and only the unlabelled training images are scored.
     """
     check_settings(name, config, num_old=num_old, num_classes=len(classes))
     labelled, unlabelled, held_out = _split(train.labels, num_old, config)
@@ -81,7 +81,7 @@ def domain_problem(
     num_old: int,
     notes: dict[str, str],
 ) -> Problem:
-    """Make a problem of domains: one with labels, some that are trained on, the others unseen.
+    """Return a problem of several domains: one with labels, some trained on, the others unseen.
 
     A share of each class of a shifted domain is trained on; all of its images are scored.
     """
@@ -126,7 +126,7 @@ def domain_problem(
 
 
 def check_domains(name: str, source: str, shifted: Sequence[str], known: Mapping) -> None:
-    """Refuse domains that do not exist, are named twice, or are source and shifted at once."""
+    """Raise a UserError for domains that are unknown, repeated, or both source and shifted."""
     if source not in known:
         raise UserError(f"dataset {name}: source {source!r} is none of {', '.join(known)}")
     for number, domain in enumerate(shifted):
@@ -138,7 +138,7 @@ def check_domains(name: str, source: str, shifted: Sequence[str], known: Mapping
 
 
 def check_num_old(name: str, num_old: int, num_classes: int) -> None:
-    """Refuse a number of old classes that there cannot be."""
+    """Raise a UserError if the number of old classes is out of range."""
     if not 1 <= num_old <= num_classes:
         raise UserError(
             f"dataset {name}: num_old is {num_old}, of {num_classes} classes; set it to a number "
@@ -147,7 +147,7 @@ def check_num_old(name: str, num_old: int, num_classes: int) -> None:
 
 
 def check_settings(name: str, config: Any, *, num_old: int, num_classes: int) -> None:
-    """Refuse numbers of classes and of held-out images that there cannot be."""
+    """Raise a UserError if a number of classes or the held-out share is out of range."""
     check_num_old(name, num_old, num_classes)
     if not 0 <= config.validation < 1:
         raise UserError(
@@ -156,7 +156,7 @@ def check_settings(name: str, config: Any, *, num_old: int, num_classes: int) ->
 
 
 def _complete(**parts: Any) -> Problem:
-    """Make a problem, and refuse one that has nothing to train on or to score."""
+    """Return a problem; raise a UserError if it has nothing to train on or to score."""
     problem = Problem(**parts)
     if not len(problem.labelled):
         raise UserError(
@@ -175,7 +175,7 @@ def _complete(**parts: Any) -> Problem:
 def _split(
     labels: np.ndarray, num_old: int, config: Any
 ) -> tuple[np.ndarray, np.ndarray, dict[str, EvalSet]]:
-    """Return labelled and unlabelled rows of the source, and the validation set if one is asked."""
+    """Return labelled and unlabelled rows of the source domain, and the validation set if any."""
     half = labelled_half(labels, num_old, config.labelled_share)
     labelled, unlabelled = np.flatnonzero(half), np.flatnonzero(~half)
     if not config.validation:
@@ -189,7 +189,7 @@ def _sample(labels: np.ndarray, share: float) -> np.ndarray:
 
 
 def _variant_sets(variants: list[tuple[str, int]], count: int, first: int) -> dict[str, EvalSet]:
-    """Return an evaluation set per variant of ``count`` images; they begin at row ``first``."""
+    """Return one evaluation set of ``count`` images per variant; they begin at row ``first``."""
     return {
         f"{corruption}/{severity}": EvalSet(
             np.arange(first + number * count, first + (number + 1) * count), "shifted"

@@ -1,4 +1,4 @@
-"""What sources read beside images: lists of text, and which of the listed files are there."""
+"""Helpers of datasets: read lists in text files, find listed files that are missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gcdbench.errors import UserError
 
 
 def text_lines(path: Path) -> list[str]:
-    """Read the lines of a list."""
+    """Return the lines of a text file."""
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -19,7 +19,7 @@ def text_lines(path: Path) -> list[str]:
 
 
 def missing_files(images: FileImages) -> list[int]:
-    """Return the rows without a file; folders are listed once instead of asking file by file."""
+    """Return the rows without a file; folders are listed once instead of testing every file."""
     listed: dict[str, set[str]] = {}
     missing = []
     for row, path in enumerate(images.paths):
@@ -34,5 +34,5 @@ def missing_files(images: FileImages) -> list[int]:
 def _names(folder: Path) -> set[str]:
     try:
         return {path.name for path in folder.iterdir()}
-    except OSError:  # no folder, or none that may be read
+    except OSError:  # no such folder, or no permission
         return set()

@@ -23,7 +23,7 @@ from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.splits import class_file, positions
 from gcdbench.errors import UserError
 
-MANIFEST = "gcdbench.json"  # beside the corruptions' folders: how a tree was made
+MANIFEST = "gcdbench.json"  # next to the corruptions' folders: how a tree was made
 
 
 @dataclass(frozen=True)
@@ -61,43 +61,43 @@ class Listing:
 
 @dataclass(frozen=True)
 class Manifest:
-    """How a tree of corrupted images was made, as the file beside them says."""
+    """How a tree of corrupted images was made, read from the file next to them."""
 
     made: str  # in one line, for a record
-    settings: dict[str, Any]  # as a dataset's Config calls them
+    settings: dict[str, Any]  # by their names in a dataset's Config
     code: str
     gcdbench: str
     finished: list[str]  # <corruption>/<severity> of the variants that have all their images
 
 
-def published_size(source: Dataset) -> int:
+def published_size(dataset: Dataset) -> int:
     """Return the number of training images, and of corrupted test images if there are any."""
-    config, expected = source.config, source.expected
+    config, expected = dataset.config, dataset.expected
     variants = len(config.corruptions or CORRUPTIONS) * len(config.severities)
     return expected["train"] + (variants * expected["test"]) * (config.shift == "corrupted")
 
 
-def build(source: Dataset, name: str, listing: Listing) -> Problem:
-    """Split a dataset by the protocol of SSB, with or without the corrupted test images."""
+def build(dataset: Dataset, name: str, listing: Listing) -> Problem:
+    """Return the problem of a dataset by SSB's protocol, with or without corrupted test images."""
     split = class_file("ssb")
     old = split[listing.benchmark]["old"]
     new = [c for members in split[listing.benchmark]["new"].values() for c in members]
     label = positions(old, new)
     if len(listing.classes) != len(label):
         raise UserError(
-            f"{source.title}: {len(listing.classes)} classes instead of {len(label)} "
+            f"{dataset.title}: {len(listing.classes)} classes instead of {len(label)} "
             f"(found in {listing.train.images.root})"
         )
-    source.compare(train=len(listing.train.labels), test=len(listing.test.labels))
-    recipe = Recipe.of(source.config, source.root)
+    dataset.compare(train=len(listing.train.labels), test=len(listing.test.labels))
+    recipe = Recipe.of(dataset.config, dataset.root)
     notes = {"split": f"ssb {split['version']}"}
     shifted = None
-    if source.config.shift == "corrupted":
-        images, notes["corrupted"] = _shifted(source, listing, recipe)
+    if dataset.config.shift == "corrupted":
+        images, notes["corrupted"] = _shifted(dataset, listing, recipe)
         shifted = Labelled(images, np.tile(label[listing.test.labels], len(recipe.variants)))
     return corrupted_problem(
         name,
-        source.config,
+        dataset.config,
         classes=[listing.classes[c] for c in (*old, *new)],
         num_old=len(old),
         train=Labelled(listing.train.images, label[listing.train.labels]),
@@ -107,22 +107,24 @@ def build(source: Dataset, name: str, listing: Listing) -> Problem:
     )
 
 
-def parts(source: Dataset, listing: Listing) -> dict[str, Images]:
+def parts(dataset: Dataset, listing: Listing) -> dict[str, Images]:
     """Return the official parts, and the corrupted images if they are on disk."""
     found: dict[str, Images] = {"train": listing.train.images, "test": listing.test.images}
-    folder = stored_tree(source, listing.tree)
+    folder = stored_tree(dataset, listing.tree)
     if folder is not None:
-        found["corrupted"] = stored_images(folder, listing, Recipe.of(source.config, None).variants)
+        found["corrupted"] = stored_images(
+            folder, listing, Recipe.of(dataset.config, None).variants
+        )
     return found
 
 
-def stored_tree(source: Dataset, tree: str) -> Path | None:
+def stored_tree(dataset: Dataset, tree: str) -> Path | None:
     """Return the folder of a dataset's corrupted images, if there is one."""
-    if source.root is None:
+    if dataset.root is None:
         return None
     for folder in (f"SSB-C/{tree}", f"ssb-c/{tree}", tree):
-        if (source.root / folder).is_dir():
-            return source.root / folder
+        if (dataset.root / folder).is_dir():
+            return dataset.root / folder
     return None
 
 
@@ -137,7 +139,7 @@ def stored_images(folder: Path, listing: Listing, variants: list[tuple[str, int]
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Read how a tree was made, if that is known."""
+    """Return the manifest of a tree, or None if it has none."""
     path = folder / MANIFEST
     if not path.is_file():
         return None
@@ -150,52 +152,54 @@ def read_manifest(folder: Path) -> Manifest | None:
         ) from error
 
 
-def _shifted(source: Dataset, listing: Listing, recipe: Recipe) -> tuple[Images, str]:
-    wanted = source.config.corrupted
-    folder = stored_tree(source, listing.tree) if wanted != "computed" else None
+def _shifted(dataset: Dataset, listing: Listing, recipe: Recipe) -> tuple[Images, str]:
+    wanted = dataset.config.corrupted
+    folder = stored_tree(dataset, listing.tree) if wanted != "computed" else None
     if folder is not None:
         manifest = read_manifest(folder)
         if wanted == "auto":
-            _check_settings(source, folder, recipe, manifest)
+            _check_settings(dataset, folder, recipe, manifest)
         images = stored_images(folder, listing, recipe.variants)
         _check_tree(images, recipe.variants, manifest)
         return images, f"stored, {_making(images, len(listing.stored), manifest)}"
     if wanted == "stored":
         raise UserError(
-            f"{source.title}: there are no corrupted images in {source.root}/SSB-C/{listing.tree} "
+            f"{dataset.title}: there are no corrupted images in "
+            f"{dataset.root}/SSB-C/{listing.tree} "
             "(make them with gcdbench data make-ssb-c, or set corrupted: computed)"
         )
     return CorruptedImages(listing.test.images, recipe), f"computed {recipe.describe()}"
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """Return what makes the pixels of a recipe, by the names that a dataset's Config has for it."""
+    """Return the settings that determine a recipe's pixels, by their names in Config."""
     return {
         "corruption_size": recipe.size,
         "jpeg_quality": recipe.jpeg_quality,
-        "frost": recipe.ice.describe() if recipe.frost else "procedural",
+        "frost": recipe.frost_textures.describe() if recipe.frost else "procedural",
     }
 
 
 def _check_settings(
-    source: Dataset, folder: Path, recipe: Recipe, manifest: Manifest | None
+    dataset: Dataset, folder: Path, recipe: Recipe, manifest: Manifest | None
 ) -> None:
-    """Refuse settings of one's own that a tree on disk would overrule."""
-    usual = settings_of(Recipe.of(type(source.config)(), source.root))
+    """Raise a UserError for settings that differ from the default and from the tree on disk."""
+    usual = settings_of(Recipe.of(type(dataset.config)(), dataset.root))
     for key, asked in settings_of(recipe).items():
         stored = manifest.settings.get(key) if manifest else "unknown"
         if asked not in (usual[key], stored):
             raise UserError(
-                f"{source.title}: {key} is {asked}, but that of the images in {folder} is {stored} "
-                "(set corrupted: computed to make others, or corrupted: stored to take these)"
+                f"{dataset.title}: {key} is {asked}, but that of the images in {folder} is "
+                f"{stored} (set corrupted: computed to make others, or corrupted: stored to take "
+                "these)"
             )
 
 
 def _check_tree(
     images: FileImages, variants: list[tuple[str, int]], manifest: Manifest | None
 ) -> None:
-    """Refuse a tree that lacks images: one that is being made, or was unpacked in part."""
-    remedy = "unpack them again" if manifest is None else "go on with gcdbench data make-ssb-c"
+    """Raise a UserError if a tree lacks images: unfinished, or only partly unpacked."""
+    remedy = "unpack them again" if manifest is None else "continue with gcdbench data make-ssb-c"
     names = [f"{corruption}/{severity}" for corruption, severity in variants]
     undone = [n for n in names if manifest is not None and n not in manifest.finished]
     if undone:
@@ -213,7 +217,7 @@ def _check_tree(
 
 
 def _making(images: FileImages, each: int, manifest: Manifest | None) -> str:
-    """Say how a tree of so many images a variant was made, or else what tells it from others."""
+    """Return how a tree was made, or a hash of file sizes to distinguish it if that is unknown."""
     if manifest is not None:
         return f"made {manifest.made}, code {manifest.code[:8]}"
     ends = [row for first in range(0, len(images), each) for row in (first, first + each - 1)]

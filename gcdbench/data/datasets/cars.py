@@ -1,7 +1,7 @@
 """Stanford Cars: 196 models of cars (Krause et al., 2013); with shift: Scars-C.
 
-The devkit's annotations are read where they are there. Mirrors that ship one folder per class
-instead keep the file names, so the order of the images, and with it the split, is the same; their
+The devkit's annotations are read if they exist. Mirrors that have one folder per class instead
+keep the file names, so the order of the images, and with it the split, is the same; their
 class names are numbered by the devkit's list, which is not alphabetical.
 """
 
@@ -57,7 +57,7 @@ or, without the devkit: train/<class>/<number>.jpg and test/<class>/<number>.jpg
         corruptions: tuple[str, ...] = ()  # of the nine of SSB-C; all of them if none is named
         severities: tuple[int, ...] = (1, 2, 3, 4, 5)  # all of SSB-C
         corruption_size: int = 256  # shorter side, if computed: as in ImageNet-C; 0: as stored
-        jpeg_quality: int = 0  # of a round trip behind it; ImageNet-C is stored with 85
+        jpeg_quality: int = 0  # of a JPEG round trip afterwards; ImageNet-C is stored with 85
         frost: str = ""  # folder of ice photographs below the data root; else a procedural texture
         augment: Literal["plain", "jitter"] = "plain"  # released codes, all but DomainNet
 
@@ -106,7 +106,7 @@ def _from_devkit(folder: Path, part: str, annotations: Path) -> _ssb.Part:
         table = np.atleast_1d(loadmat(str(annotations), squeeze_me=True)["annotations"])
         names = [str(row["fname"]) for row in table]
         labels = np.array([int(row["class"]) - 1 for row in table], dtype=np.int64)
-    except Exception as error:  # whatever scipy raises on files that are cut or of another kind
+    except Exception as error:  # scipy raises many kinds of errors on damaged files
         message = f"{annotations}: not the devkit's annotations with fname and class ({error})"
         raise UserError(message) from error
     images = folder / f"cars_{part}"

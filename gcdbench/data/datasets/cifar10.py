@@ -1,6 +1,6 @@
 """CIFAR-10: 60,000 photographs of 32 px (Krizhevsky, 2009); with shift, a small stand-in for SSB-C.
 
-Anyone can download it: the step between the embedded suite and SSB-C. As there, the training
+It is a free download, and in size between the embedded suite and SSB-C. As in SSB-C, the training
 images are the source domain and the test images under nine corruptions are the shifted one.
 """
 
@@ -101,7 +101,7 @@ test_batch"""
         }
 
     def checksums(self) -> dict[Path, str]:
-        """Return the checksums of the batches, too."""
+        """Return the checksums of the archive and of the batches."""
         folder = self.locate(*TRAIN, "test_batch")
         batches = {folder / name: f"md5:{value}" for name, value in MD5.items()}
         return {**super().checksums(), **batches}

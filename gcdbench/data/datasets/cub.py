@@ -46,7 +46,7 @@ images/<class>/<image>.jpg"""
         corruptions: tuple[str, ...] = ()  # of the nine of SSB-C; all of them if none is named
         severities: tuple[int, ...] = (1, 2, 3, 4, 5)  # all of SSB-C
         corruption_size: int = 256  # shorter side, if computed: as in ImageNet-C; 0: as stored
-        jpeg_quality: int = 0  # of a round trip behind it; ImageNet-C is stored with 85
+        jpeg_quality: int = 0  # of a JPEG round trip afterwards; ImageNet-C is stored with 85
         frost: str = ""  # folder of ice photographs below the data root; else a procedural texture
         augment: Literal["plain", "jitter"] = "plain"  # released codes, all but DomainNet
 
@@ -63,12 +63,12 @@ images/<class>/<image>.jpg"""
         return _ssb.parts(self, self.listing())
 
     def listing(self) -> _ssb.Listing:
-        """Read images.txt and the files beside it."""
+        """Read images.txt and the other lists in its folder."""
         lists = ("images.txt", "image_class_labels.txt", "train_test_split.txt")
         folder = self.locate(*lists, "images")
         paths, numbers, flags = (_column(folder / name) for name in lists)
         if not paths.keys() == numbers.keys() == flags.keys():
-            raise UserError(f"{folder}: images.txt and the lists beside it name different images")
+            raise UserError(f"{folder}: images.txt and the other lists name different images")
         classes = folder / "classes.txt"
         named = _column(classes) if classes.is_file() else {}
         _check(folder / lists[1], numbers, lambda value: value.isdecimal(), "a class number")
@@ -96,7 +96,7 @@ images/<class>/<image>.jpg"""
 
 
 def _column(path: Path) -> dict[str, str]:
-    """Read lines of ``<id> <value>``."""
+    """Return the values of lines ``<id> <value>``."""
     rows = {}
     for number, line in enumerate(text_lines(path), start=1):
         key, space, value = line.strip().partition(" ")
@@ -107,7 +107,9 @@ def _column(path: Path) -> dict[str, str]:
     return rows
 
 
-def _check(path: Path, column: dict[str, str], sound: Callable[[str], bool], expected: str) -> None:
+def _check(
+    path: Path, column: dict[str, str], is_valid: Callable[[str], bool], expected: str
+) -> None:
     for key, value in column.items():
-        if not sound(value):
+        if not is_valid(value):
             raise UserError(f"{path}: image {key} has {value!r} instead of {expected}")

@@ -98,7 +98,7 @@ class DomainNet(Dataset):
         }
 
     def remarks(self) -> list[str]:
-        """Say which folders are of no class."""
+        """Return a sentence for each folder that belongs to no class."""
         folder = self.locate(*DOMAINS)
         return [
             f"{folder / domain / name}: no class of DomainNet has this name"
@@ -121,14 +121,14 @@ class DomainNet(Dataset):
 
 
 def _nothing(folder: Path) -> str:
-    """Say that a domain has no images, and why that may be so."""
+    """Return the message for a domain without images, with the probable reason."""
     strange = _strange(folder)
     hint = f"; {strange[0]!r} is no class of DomainNet" if strange else ""
     return f"{folder}: no image is at <class>/<image> below it{hint} (unpack it again)"
 
 
 def _strange(folder: Path) -> list[str]:
-    """List the folders in a domain's that no class is called by."""
+    """Return the folders of a domain whose names are not classes."""
     try:
         found = {path.name for path in folder.iterdir() if path.is_dir()}
     except OSError as error:
@@ -138,7 +138,7 @@ def _strange(folder: Path) -> list[str]:
 
 @cache
 def _from_folders(folder: Path, domain: str) -> list[str]:
-    """List a domain's images class by class; a class without a folder has none."""
+    """Return a domain's images class by class; a class without a folder has none."""
     return [
         f"{domain}/{name}/{path}"
         for name in class_file("domainnet")["folders"]
@@ -148,7 +148,7 @@ def _from_folders(folder: Path, domain: str) -> list[str]:
 
 @cache
 def _from_lists(folder: Path, domain: str) -> list[str]:
-    """Read the two official lists of a domain, and order them as its folders are."""
+    """Return the images of a domain's two official lists, in the order of its folders."""
     number = {name: i for i, name in enumerate(class_file("domainnet")["official"])}
     paths = []
     for part in ("train", "test"):

@@ -1,7 +1,7 @@
 """The line drawings of drawshift under nine corruptions: a miniature of SSB-C that ships with it.
 
-A fixed part of each class plays SSB-C's test images: its 45 variants are the shifted domain. The
-rest are the clean images, labelled and unlabelled by the rule of GCD.
+A fixed part of each class takes the role of SSB-C's test images: its 45 variants are the shifted
+domain. The rest are the clean images, labelled and unlabelled by the rule of GCD.
 """
 
 from __future__ import annotations

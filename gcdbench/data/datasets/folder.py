@@ -63,7 +63,7 @@ class Folder(Dataset):
         }
 
     def remarks(self) -> list[str]:
-        """Say which images belong to no class."""
+        """Return a sentence about images that belong to no class."""
         folder = self._folder()
         stray = [path for path in image_files(folder) if path.count("/") < 2]
         if not stray:

@@ -64,7 +64,7 @@ train/<synset>/<image>.JPEG
         return {"train": FileImages(folder, [f"imagenet/{path}" for path in listed], listed)}
 
     def remarks(self) -> list[str]:
-        """Say which classes have no images."""
+        """Return a sentence for each class without images."""
         images = self.parts()["train"]
         there = {name.split("/")[1] for name in images.ids}
         synsets = class_file("imagenet100")["synsets"]

@@ -1,9 +1,9 @@
 """Semi-supervised k-means: labelled rows keep their class, the other centres are discovered.
 
-The default follows the official GCD implementation (Vaze et al., CVPR 2022) step by step - the same
-random stream, the same tie rules - with two repairs: a cluster that loses its last member keeps its
-centre (there it becomes NaN and freezes the run), and centres, labels and inertia belong to the
-same step. Plain k-means is the case of no labelled rows.
+The default follows the official GCD implementation (Vaze et al., CVPR 2022) step by step, with the
+same random numbers and tie rules, and fixes two errors: a cluster that loses its last member keeps
+its centre (there it becomes NaN and stays so), and centres, labels and inertia belong to the same
+step. Without labelled rows it is plain k-means.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gcdbench.ops.kmeans.assign import Nearest, blocks, squared_gaps
 from gcdbench.ops.kmeans.seeding import Init, Start, starts
 
 Table = Tensor | np.ndarray
-MEMORY = 256 * 2**20  # bytes kept between steps: scores of centres that rest
+MEMORY = 256 * 2**20  # bytes kept between steps: scores of centres that did not move
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ def semi_supervised_kmeans(
     )
     best = next(runs)
     for run in runs:
-        # Restarts often find one optimum under other names; rounding must not choose among them.
+        # Restarts often find the same optimum with permuted ids; rounding must not decide.
         if run.inertia < best.inertia * (1 - 1e-7):
             best = run
     return best
 
 
 def assign(x: Table, centers: Table, *, normalise: bool = False) -> Tensor:
-    """Return the index of the nearest centre of each row; the lowest index among equals."""
+    """Return the index of the nearest centre of each row; the lowest index in case of a tie."""
     places = _rows(centers, "centers", device=None, normalise=False)
     rows = _rows(x, "x", device=places.device, normalise=normalise)
     if rows.shape[1] != places.shape[1]:
@@ -103,7 +103,7 @@ def assign(x: Table, centers: Table, *, normalise: bool = False) -> Tensor:
 
 @dataclass(frozen=True)
 class _Anchors:
-    """The labelled rows, and what of them never changes: class ids, sums and sizes."""
+    """The labelled rows with their class ids, sums and sizes, which never change."""
 
     rows: Tensor
     labels: Tensor
@@ -145,7 +145,7 @@ def _lloyd(
     tol: float,
     spherical: bool,
 ) -> KMeansResult:
-    """Alternate assignment and means until the centres rest."""
+    """Alternate assignment and means until the centres stop moving."""
     x = nearest.x
     centers = normalize(start.centers, dim=1) if spherical else start.centers
     if start.scores is not None and not spherical:
@@ -170,7 +170,7 @@ def _lloyd(
 
 
 def _carry(sums: Tensor, sizes: Tensor, x: Tensor, before: Tensor, after: Tensor) -> None:
-    """Carry rows that changed cluster (-1: none so far) from sum to sum, in double precision."""
+    """Update the sums for rows that changed cluster (-1: none so far), in double precision."""
     changed = (before != after).nonzero().squeeze(1)
     for block in blocks(len(changed), x.shape[1]):
         rows = changed[block]
@@ -186,7 +186,7 @@ def _inertia(x: Tensor, centers: Tensor, labels: Tensor) -> float:
 
 
 def _rows(x: Table, name: str, *, device: torch.device | str | None, normalise: bool) -> Tensor:
-    """Return finite float32 rows on the device, or say what is wrong with them."""
+    """Return the rows as float32 on the device; raise a ValueError if they are not finite."""
     rows = torch.as_tensor(x, device=device).detach().float()
     if rows.ndim != 2 or not rows.numel():
         raise ValueError(f"{name} needs rows of features, but its shape is {tuple(rows.shape)}")

@@ -1,7 +1,7 @@
-"""Find the nearest centre of every row: the step that k-means spends its time on.
+"""Find the nearest centre of every row, the step that takes most of the time of k-means.
 
 It is one matrix product, ``x.c - |c|^2 / 2`` of every row and centre, computed in float32 in blocks
-that fit the cache. Where the two best scores are closer than its rounding error the row is decided
+that fit the cache. If the two best scores are closer than the rounding error, the row is assigned
 again in double precision, so that neither block size nor device changes a label.
 """
 
@@ -19,7 +19,7 @@ BLOCK = 2 * 2**20  # bytes worked on at a time: about what a core's cache holds
 
 @dataclass(frozen=True)
 class _Places:
-    """Centres, their ``-|c|^2 / 2``, and how wrong the difference of two scores can be."""
+    """Centres, their ``-|c|^2 / 2``, and the largest error of the difference of two scores."""
 
     centers: Tensor
     offset: Tensor
@@ -29,8 +29,8 @@ class _Places:
 class Nearest:
     """Assign each row to the centre with the largest ``x.c - |c|^2 / 2``, block by block.
 
-    The scores of the first ``kept`` rows are remembered: from call to call only centres that have
-    moved are multiplied again, and only rows that these concern are decided again.
+    The scores of the first ``kept`` rows are kept from call to call: only centres that have moved
+    are multiplied again, and only rows that these can change are assigned again.
     """
 
     def __init__(self, x: Tensor, kept: int = 0) -> None:
@@ -40,7 +40,7 @@ class Nearest:
         self.scores = self.centers = self.labels = x.new_empty(0, 0)
 
     def __call__(self, centers: Tensor) -> Tensor:
-        """Return the index of the nearest centre of each row, the lowest among equals."""
+        """Return the index of the nearest centre of each row, the lowest in case of a tie."""
         moved = self._moved(centers)
         if not bool(moved.any()):
             return self.labels
@@ -59,7 +59,7 @@ class Nearest:
         return labels
 
     def adopt(self, centers: Tensor, scores: Tensor) -> None:
-        """Take over the scores of all rows for centres that the next call will ask about."""
+        """Store the scores of all rows for the centres of the next call."""
         self.centers, self.scores, self.kept = centers, scores, len(scores)
         places = self._places(centers)
         parts = [
@@ -82,7 +82,7 @@ class Nearest:
 
 
 def _revise(scores: Tensor, x: Tensor, places: _Places, moved: Tensor, labels: Tensor) -> Tensor:
-    """Decide again where the row's own centre moved or another one came as near."""
+    """Assign rows again whose own centre moved or for which another one came as near."""
     columns = moved.nonzero().squeeze(1)
     fresh = torch.addmm(places.offset[columns], x, places.centers[columns].T)
     scores.scatter_(1, columns.expand(len(x), -1), fresh)
@@ -93,7 +93,7 @@ def _revise(scores: Tensor, x: Tensor, places: _Places, moved: Tensor, labels: T
 
 
 def _decide(scores: Tensor, x: Tensor, places: _Places, rows: Tensor | None = None) -> Tensor:
-    """Return the best column of each row of scores, by exact distances where rounding may decide.
+    """Return the best column of each row of scores, by exact distances if scores nearly tie.
 
     The scores are those of ``x``, or of ``x[rows]``.
     """
@@ -126,7 +126,7 @@ def squared_gaps(x: Tensor, centers: Tensor, labels: Tensor) -> Tensor:
 
 
 def blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Cut rows of float32 into blocks."""
+    """Split rows of float32 into blocks."""
     step = max(1, BLOCK // (4 * max(columns, 1)))
     return (slice(at, min(at + step, rows)) for at in range(0, rows, step))
 

@@ -1,4 +1,4 @@
-"""Choose where k-means starts: class means for labelled classes, rows for the others."""
+"""Choose the initial centres of k-means: class means for labelled classes, rows for the others."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from torch import Tensor
 from gcdbench.ops.kmeans.assign import Nearest, blocks, squared_gaps, squared_lengths
 
 Init = Literal["k-means++", "greedy", "means", "random"]
-MEMORY = 128 * 2**20  # bytes that restarts walking in step may take
+MEMORY = 128 * 2**20  # bytes for restarts that are computed together
 
 
 @dataclass(frozen=True)
 class Start:
-    """Initial centres and, where the search for them has left any, all rows' scores for them."""
+    """Initial centres and, if the search has computed them, the scores of all rows."""
 
     centers: Tensor
     scores: Tensor | None
@@ -38,7 +38,7 @@ def starts(
         init: how the others are found, see ``semi_supervised_kmeans``.
         n_init: number of starts.
         seed: of the random numbers.
-        keep: whether to hand on the scores, which take ``4 n k`` bytes.
+        keep: whether to return the scores, which take ``4 n k`` bytes.
     """
     new, blind = k - len(means), not len(means)
     if init == "random":
@@ -74,7 +74,7 @@ def starts(
 def _draw(
     n_init: int, picks: int, trials: int, *, rows: int, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Draw what all restarts need, in the order in which one after the other would draw it.
+    """Draw the random numbers of all restarts, in the order of restarts run one by one.
 
     Returns:
         A first row for each restart, if ``rows`` says from how many, ``(r,)`` or empty, and
@@ -92,9 +92,9 @@ def _draw(
 def _walk(
     x: Tensor, lengths: Tensor, gap: Tensor, first: Tensor, draws: Tensor, *, keep: bool
 ) -> tuple[Tensor, Tensor]:
-    """Pick rows with a chance in proportion to their squared distance from the nearest centre.
+    """Pick rows with probability proportional to their squared distance from the nearest centre.
 
-    The restarts walk in step, so that one pass over the rows serves them all.
+    The restarts are computed together, so that one pass over the rows serves all of them.
 
     Args:
         x: candidates, ``(n, d)``.
@@ -122,7 +122,7 @@ def _walk(
     pick = first if blind else torch.zeros_like(one)
     for at, draw in enumerate(draws.float().transpose(0, 1).contiguous(), start=int(blind)):
         total = gaps.sum(1, keepdim=True)
-        # Summed in double and rounded to float, as torch does on a CPU, wherever this runs.
+        # Summed in double and rounded to float on every device, as torch does on a CPU.
         reached = (gaps / total).cumsum(1, dtype=torch.float64).float()
         tried = torch.searchsorted(reached, draw)
         # All rows are centres already, or rounding left the end short: the previous pick again.
@@ -140,7 +140,7 @@ def _walk(
 def _gaps(x: Tensor, lengths: Tensor, picks: Tensor) -> tuple[Tensor, Tensor]:
     """Return squared distances of the picked rows to all rows, and the products they come from.
 
-    Small ones are computed again from differences: cancellation leaves nothing of them.
+    Small ones are computed again from differences, because of cancellation.
     """
     products = x[picks] @ x.T
     gaps = torch.add(lengths, products, alpha=-2).add_(lengths[picks][:, None])

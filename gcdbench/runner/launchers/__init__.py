@@ -1,7 +1,7 @@
 """Ways to run cells: one after the other, several at a time, on several processes, on a cluster.
 
-A launcher is a class without arguments whose ``run`` takes cells and options and returns what
-became of the cells. Third parties add theirs by the entry-point group ``gcdbench.launchers``.
+A launcher is a class without arguments whose ``run`` takes cells and options and returns an
+``Outcome``. Third parties add launchers through the entry-point group ``gcdbench.launchers``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gcdbench.experiment.plan import Cell
 from gcdbench.runner.options import RunOptions
 
 GROUP = "gcdbench.launchers"
-# name -> where the class is; it is imported when it is used
+# name -> location of the class, which is imported when it is used
 LAUNCHERS = {
     "local": "gcdbench.runner.launchers.local:LocalLauncher",
     "pool": "gcdbench.runner.launchers.pool:PoolLauncher",
@@ -47,7 +47,7 @@ def get_launcher(name: str) -> Launcher:
         if point.name == name:
             try:
                 return point.load()()
-            except Exception as error:  # a third party's package may fail in any way
+            except Exception as error:  # third-party packages may raise anything
                 raise UserError(
                     f"--launcher {name}: {point.value} cannot be loaded "
                     f"({type(error).__name__}: {error})"

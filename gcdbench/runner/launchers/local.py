@@ -1,4 +1,4 @@
-"""Runs cells one after the other in this process, skipping those that are recorded."""
+"""Run cells one after the other in this process, skipping those that are recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gcdbench.runner.devices import choose_device
 from gcdbench.runner.options import RunOptions
 from gcdbench.runner.stop import Stop
 
-WAIT_SECONDS = 2.0  # before trying cells again that another run holds
+WAIT_SECONDS = 2.0  # before retrying cells that another run holds
 log = logging.getLogger(__name__)
 
 
@@ -39,14 +39,14 @@ class LocalLauncher:
 
 
 class SequentialRunner:
-    """Runs one cell after the other, with the features of the last one's dataset at hand."""
+    """Runs one cell after the other; keeps the features of the last cell's dataset in memory."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self._dataset = ""
 
     def __call__(self, cell: Cell) -> Attempt:
-        """Run a cell and return what became of it."""
+        """Run a cell and return the result."""
         self.context.stop.check()
         if cell.dataset != self._dataset:
             self.context.store.retire()
@@ -55,7 +55,7 @@ class SequentialRunner:
 
 
 def run_queue(cells: Sequence[Cell], run: Callable[[Cell], Attempt]) -> Outcome:
-    """Run all cells; those that another run holds are tried again when the others are done."""
+    """Run all cells; those that another run holds are retried when the others are done."""
     outcome, queue, held, said = Outcome(), deque(cells), 0, False
     while queue:
         cell = queue.popleft()
@@ -89,13 +89,13 @@ def log_result(outcome: Outcome, cell: Cell, result: Attempt, total: int) -> Non
 
 
 def attempt(cell: Cell, context: RunContext) -> Attempt:
-    """Run one cell under its lock, unless it is done; a failure is noted in its folder."""
+    """Run one cell under its lock, unless it is done; a failure is written to its folder."""
     folder = records.cell_folder(context.results, cell)
     if records.is_done(context.results, cell, since=context.options.since):
         return Attempt("skipped")
     try:
         with heartbeat.locked(folder):
-            # somebody may have finished it between the two lines above
+            # another run may have finished it between the two lines above
             if records.is_done(context.results, cell, since=context.options.since):
                 return Attempt("skipped")
             return run_locked(cell, context, folder)
@@ -106,7 +106,7 @@ def attempt(cell: Cell, context: RunContext) -> Attempt:
 
 
 def no_folder(folder: Path, error: OSError) -> Attempt:
-    """Fail a cell whose folder cannot be made, locked or cleaned up, and note it if possible."""
+    """Return the failure of a cell whose folder cannot be created, locked or cleaned up."""
     reason = error.strerror or str(error)
     message = f"{folder} cannot be used ({reason}); remove what is in its way and run again"
     heartbeat.note_failure(folder, message)
@@ -119,7 +119,7 @@ def run_locked(
     folder: Path,
     survives: tuple[type[Exception], ...] = (Exception,),
 ) -> Attempt:
-    """Run a cell whose lock is held; an error that the run does not survive is raised as well."""
+    """Run a cell whose lock is held; errors that end the whole run are raised as well."""
     began = time.time()
     records.clean_up(folder)
     before = records.read_done(context.results, cell)
@@ -138,7 +138,7 @@ def run_locked(
 
 
 def explain(error: Exception) -> str:
-    """Turn an error of a cell into a sentence; out of memory comes with what to turn."""
+    """Return an error of a cell as a sentence, with a remedy if memory ran out."""
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, torch.OutOfMemoryError):
         return (

@@ -1,7 +1,7 @@
-"""Runs every cell by several processes: those that it starts itself, or those of torchrun.
+"""Run every cell on several processes: started by this module, or by torchrun.
 
-An error that all processes meet alike fails the cell and nothing else. One that a single process
-meets (out of memory, killed) ends all of them, since the others would wait for it forever.
+An error that occurs in all processes fails the cell only. An error in a single process (out of
+memory, killed) ends all of them, because the others would wait for it forever.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from gcdbench.runner.process_group import TorchProcessGroup, is_torchrun_worker
 from gcdbench.runner.stop import Interrupted, Stop
 from gcdbench.training.trainer import Diverged
 
-ALIKE = (Diverged, UserError)  # what every process meets in the same step
+COMMON_ERRORS = (Diverged, UserError)  # occur in every process at the same step
 GRACE_SECONDS = 10.0  # for the others to notice that one has died
 INTERRUPTED = 130
 log = logging.getLogger(__name__)
 
 
 class MultiProcessLauncher:
-    """Runs one cell after the other, each by several processes of this machine or of torchrun."""
+    """Runs one cell after the other, each on several processes of this machine or of torchrun."""
 
     def __init__(self, stop: Stop | None = None) -> None:
         self.stop = stop
@@ -69,7 +69,7 @@ class GroupMember:
         self.context, self.group = context, group
 
     def __call__(self, cell: Cell) -> Attempt:
-        """Run a cell if the main process, which holds its lock, decides so."""
+        """Run a cell if the main process, which holds its lock, decides to."""
         self.group.check_same(cell.key, "cell (code, data or weights differ)")
         if self.group.broadcast_object(self.context.stop.asked):
             raise Interrupted
@@ -80,7 +80,7 @@ class GroupMember:
                 return verdict
             folder = records.cell_folder(self.context.results, cell)
             if self.group.is_main:
-                return run_locked(cell, self.context, folder, survives=ALIKE)
+                return run_locked(cell, self.context, folder, survives=COMMON_ERRORS)
             return self._assist(cell, folder)
 
     def _judge(self, stack: contextlib.ExitStack, cell: Cell) -> Attempt | None:
@@ -101,7 +101,7 @@ class GroupMember:
         began = time.time()
         try:
             CellRun(cell, self.context, heartbeat.NullHeartbeat(folder)).execute()
-        except ALIKE as error:
+        except COMMON_ERRORS as error:
             return Attempt("failed", explain(error))
         except Exception as error:
             message = f"process {self.group.rank} of {self.group.size}: {explain(error)}"
@@ -129,7 +129,7 @@ def _local_rank() -> int:
 
 
 class MultiProcessRunner:
-    """Starts the processes of one cell after the other and makes sure that all of them end."""
+    """Starts the processes of one cell after the other and ensures that all of them end."""
 
     def __init__(self, options: RunOptions, stop: Stop) -> None:
         check_devices(options.device, options.processes)
@@ -150,7 +150,7 @@ class MultiProcessRunner:
         return self._failed(records.cell_folder(self.options.results, cell), codes, began)
 
     def _run(self, cell: Cell) -> tuple[Attempt | None, list[int]]:
-        """Return what the main process has returned and how all of them have ended."""
+        """Return the main process's result and the exit codes of all processes."""
         here, there = multiprocessing.Pipe(duplex=False)
         processes: list[SpawnProcess] = []
         with here, tempfile.TemporaryDirectory(prefix="gcdbench-") as folder:
@@ -177,8 +177,8 @@ class MultiProcessRunner:
         return process
 
     def _watch(self, processes: list[SpawnProcess]) -> list[int]:
-        """Wait for the end of all processes; those that outlive a dead one are ended as well."""
-        told, deadline, codes = False, float("inf"), [0] * len(processes)
+        """Wait for the end of all processes; if one dies, the others are ended as well."""
+        terminated, deadline, codes = False, float("inf"), [0] * len(processes)
         while living := [process for process in processes if process.is_alive()]:
             wait([process.sentinel for process in living], timeout=POLL_SECONDS)
             codes = [process.exitcode or 0 for process in processes]
@@ -186,14 +186,14 @@ class MultiProcessRunner:
                 deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
             if time.monotonic() > deadline:
                 break
-            if self.stop.asked and not told:
-                told = True
+            if self.stop.asked and not terminated:
+                terminated = True
                 for process in living:
                     process.terminate()
         return codes
 
     def _failed(self, folder: Path, codes: list[int], began: float) -> Attempt:
-        """Record why the processes have ended: what killed one, or what one has reported."""
+        """Record why the processes ended: the signal that killed one, or a reported error."""
         rank = codes.index(min(codes) or max(codes))
         death = f"process {rank} of {len(codes)}: {cause_of_death(codes[rank])}"
         heartbeat.note_failure(folder, death, since=0.0 if codes[rank] < 0 else began)
@@ -203,11 +203,11 @@ class MultiProcessRunner:
 
 @dataclass(frozen=True)
 class Worker:
-    """What a process must know to join its group."""
+    """What a process needs to join its group."""
 
     slot: WorkerSlot
     size: int  # of the group
-    url: str  # at which the processes find each other
+    url: str  # for the rendezvous of the processes
     cell: Cell
     key: str
 

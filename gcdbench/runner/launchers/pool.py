@@ -1,4 +1,4 @@
-"""Runs several cells at a time: one process per GPU, or per job with the cores divided.
+"""Run several cells at a time: one process per GPU, or per job with the cores divided.
 
 The parent sends one cell at a time, if possible to a process that already has the features of its
 dataset. If a process dies, its cell is recorded as failed and another process is started.
@@ -40,7 +40,7 @@ from gcdbench.runner.options import (
 )
 from gcdbench.runner.stop import Interrupted, Stop
 
-OUTPUT = "output.log"  # output of a process while it had the cell
+OUTPUT = "output.log"  # output of a process while it ran the cell
 
 POLL_SECONDS = 0.5
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Worker:
-    """A process, and the cell it has."""
+    """A process, and the cell that it runs."""
 
     slot: WorkerSlot
     process: SpawnProcess
@@ -67,14 +67,14 @@ class PoolLauncher:
 
 @dataclass
 class Pool:
-    """Gives cells to processes and collects what became of them."""
+    """Distributes cells to processes and collects the results."""
 
     options: RunOptions
     slots: list[WorkerSlot]
     stop: Stop = field(default_factory=Stop)
 
     def run(self, cells: Sequence[Cell]) -> Outcome:
-        """Run all cells; raise Interrupted after a stop, when all processes have saved theirs."""
+        """Run all cells; after a stop, raise Interrupted when all processes have saved theirs."""
         self.outcome, self.total = Outcome(), len(cells)
         self.waiting: list[tuple[float, Cell]] = [(0.0, cell) for cell in self._unrecorded(cells)]
         self.workers: list[Worker] = []
@@ -116,7 +116,7 @@ class Pool:
                 worker.connection.send((cell, cell.key))
 
     def _next(self, dataset: str) -> Cell | None:
-        """Choose a cell: of this dataset, else of one that nobody works on, else any."""
+        """Return a cell: of this dataset, else of one that no process works on, else any."""
         now = time.monotonic()
         ready = [cell for moment, cell in self.waiting if moment <= now]
         taken = {worker.dataset for worker in self._busy()}
@@ -130,7 +130,7 @@ class Pool:
         """Collect the results of processes that have one, and those that have died."""
         busy = self._busy()
         if not busy:
-            time.sleep(min(POLL_SECONDS, WAIT_SECONDS))  # all that is left is with another run
+            time.sleep(min(POLL_SECONDS, WAIT_SECONDS))  # another run holds all other cells
         for connection in wait([w.connection for w in busy], timeout=POLL_SECONDS) if busy else ():
             worker = next(w for w in busy if w.connection is connection)
             cell, worker.cell = worker.cell, None
@@ -147,7 +147,7 @@ class Pool:
                 log_result(self.outcome, cell, result, self.total)
 
     def _reap(self, worker: Worker, cell: Cell) -> Attempt | None:
-        """Note the failure of a dead process's cell, unless it was asked to stop."""
+        """Record the failure of a dead process's cell, unless the process was asked to stop."""
         worker.process.join()
         self.workers.remove(worker)
         if self.stop.asked:
@@ -172,7 +172,7 @@ class Pool:
         return worker
 
     def _stop_workers(self) -> None:
-        """Let every process save its cell and end, then raise Interrupted."""
+        """Make every process save its cell and end, then raise Interrupted."""
         for worker in self.workers:
             with contextlib.suppress(OSError):
                 worker.connection.send(None)  # for those that wait
@@ -192,7 +192,7 @@ class Pool:
 
 
 def cause_of_death(exitcode: int | None) -> str:
-    """Say how a process ended, and what may help.
+    """Return how a process ended, and a remedy if one is known.
 
     >>> cause_of_death(3)
     'its process ended with code 3'
@@ -211,7 +211,7 @@ def block_sigint() -> Iterator[None]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
-    finally:  # a signal that has come meanwhile is delivered now
+    finally:  # a signal that arrived meanwhile is delivered now
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -244,7 +244,7 @@ def _attempt(run: Callable[[Cell], Attempt], results: Path, cell: Cell, key: str
 
 @contextlib.contextmanager
 def _output_to(file: IO[str]) -> Iterator[None]:
-    """Send all output of the process, also when it crashes, to a file."""
+    """Redirect all output of the process, also of a crash, to a file."""
     before = os.dup(2)
     with file:
         os.dup2(file.fileno(), 2)

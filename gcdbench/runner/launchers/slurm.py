@@ -1,9 +1,8 @@
-"""Runs cells as jobs of a SLURM cluster, through submitit. Torch is imported by the jobs alone.
+"""Run cells as jobs of a SLURM cluster, through submitit. Torch is imported by the jobs only.
 
-A job is one cell. It needs nothing but the cell's folder to go on, so whoever ends it (a time
-limit, a preemption, a dead node), the job that is started in its place resumes from the checkpoint.
-What became of a cell is read from its folder and from ``squeue``: the result that submitit keeps of
-a job says nothing if the job was killed.
+A job is one cell. It needs only the cell's folder to resume, so after a time limit, a preemption or
+a node failure the next job of the cell continues from the checkpoint. The state of a cell is read
+from its folder and from ``squeue``: submitit's own result is missing if the job was killed.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class SlurmConfig:
     gpus: int = 1  # of each process of a cell; 0 for a cluster without
     cpus: int = 4  # of each process of a cell
     memory_gb: float | None = None
-    hours: float = 24.0  # a cell that needs more is requeued and goes on
+    hours: float = 24.0  # a cell that needs more is requeued and resumed
     notice_seconds: int = 120  # before the time limit: time to write the checkpoint
     at_a_time: int = 64  # jobs of an array that may run together
     setup: tuple[str, ...] = ()  # shell commands before Python, such as "module load cuda"
@@ -60,7 +59,7 @@ class SlurmConfig:
             raise ValueError("gpus must not be negative, cpus, at_a_time and minutes at least 1")
 
     def parameters(self, processes: int) -> dict[str, Any]:
-        """Return what a job of so many processes asks for, in the words of submitit."""
+        """Return submitit's parameters for a job with a number of processes."""
         memory = None if self.memory_gb is None else f"{round(self.memory_gb * 1024)}M"
         optional = {
             "partition": self.partition,
@@ -84,7 +83,7 @@ class SlurmConfig:
 
 
 def read_config(path: Path | None) -> SlurmConfig:
-    """Read the file with the options of the cluster; without one, the defaults."""
+    """Return the options of the cluster from a file; without one, the defaults."""
     return build(SlurmConfig, {} if path is None else load_yaml(path), str(path))
 
 
@@ -109,7 +108,7 @@ class Job:
         except Interrupted:
             if stop.heard == NOTICE:
                 requeue()
-            raise SystemExit(1) from None  # by SIGTERM: whoever sent it decides what comes next
+            raise SystemExit(1) from None  # by SIGTERM: its sender decides what happens next
 
     def _run(self, stop: Stop) -> str:
         from gcdbench.runner.launchers.local import LocalLauncher
@@ -133,7 +132,7 @@ def requeue() -> None:
 
 
 class SlurmLauncher:
-    """Submits an array of jobs and returns; ``status`` says how they do."""
+    """Submits an array of jobs and returns; ``status`` shows their progress."""
 
     def run(self, cells: Sequence[Cell], options: RunOptions) -> Outcome:
         """Submit the cells that have neither a record nor a job."""
@@ -173,7 +172,7 @@ def submit(cells: Sequence[Cell], options: RunOptions) -> list[str]:
 
 
 def _submit_array(executor: Any, jobs: Sequence[Job]) -> list[str]:
-    """Submit cells and note in their folders by which job they are run."""
+    """Submit cells and write the number of their job to their folders."""
     try:
         submitted = executor.submit_array(jobs)
     except RuntimeError as error:
@@ -185,7 +184,7 @@ def _submit_array(executor: Any, jobs: Sequence[Job]) -> list[str]:
 
 
 def _taken(folder: Path, queued: Mapping[str, str]) -> bool:
-    """Tell whether somebody works on a cell, or has a job for it."""
+    """Return whether a process works on a cell, or a job for it exists."""
     progress, job = (
         heartbeat.read(folder, heartbeat.PROGRESS),
         heartbeat.read(folder, heartbeat.JOB),
@@ -215,5 +214,5 @@ def queue() -> dict[str, str]:
         answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or error
-        raise UserError(f"the scheduler cannot be asked: {str(said).strip()}") from error
+        raise UserError(f"the scheduler cannot be queried: {str(said).strip()}") from error
     return dict(line.split() for line in answer.stdout.splitlines() if line.strip())

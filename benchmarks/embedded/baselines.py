@@ -1,19 +1,19 @@
-"""Score the frozen backbone on the embedded suites: what training has to beat, and its ceiling.
+"""Score the frozen backbone on the embedded suites: baselines of training, and an upper bound.
 
-    python benchmarks/embedded/anchors.py --seeds 0 1 --out anchors.csv
+    python benchmarks/embedded/baselines.py --seeds 0 1 --out baselines.csv
 
-Five rows per dataset, each set with an assignment of its own, as for any method:
-- random clusters: what the assignment finds in nothing, which is more in smaller sets.
+Five rows per dataset, each evaluation set with its own assignment, as for any method:
+- random clusters: the accuracy of random predictions, which is higher on smaller sets.
 - raw pixels: semi-supervised k-means on the drawings' darkness at 24 x 24 pixels.
 - k-means: all images that a method trains on, no label used.
 - semi-supervised k-means: the same with the labels that a method may use.
-- linear probe, all labels: ridge regression on the true labels of the labelled half of every class
-  and domain, asked about the other half: a ceiling, not a method. A corrupted drawing is on the
-  same side in all its variants.
+- linear probe, all labels: ridge regression fitted to the true labels of half of every class and
+  domain and tested on the other half: an upper bound, not a method. All variants of a corrupted
+  drawing are in the same half.
 
 With ``--trained RESULTS --methods ...`` the rows are semi-supervised k-means on the features that
-each method trained (cells run with ``--keep-weights``): what training did to the features, apart
-from what the method's own classifier makes of them.
+each method trained (cells run with ``--keep-weights``): they show what training did to the
+features, without the method's own classifier.
 
 Domains that are not trained on are left out.
 """
@@ -41,7 +41,7 @@ from gcdbench.training.frozen_features import FeatureStore
 from gcdbench.training.loader import Loader
 from gcdbench.training.scores import score
 
-COLUMNS = ("suite", "dataset", "anchor", "seed", "set", "role", "all", "old", "new")
+COLUMNS = ("suite", "dataset", "baseline", "seed", "set", "role", "all", "old", "new")
 
 
 def frozen_features(cell: Cell) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
@@ -50,7 +50,7 @@ def frozen_features(cell: Cell) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]
     problem = cell.problem()
     loader = Loader(problem, size=backbone.image_size, batch_size=cell.train.batch_size, seed=0)
     cpu = torch.device("cpu")
-    encoder = PoolEncoder(problem, loader, backbone, cpu, FeatureStore(), lambda _: "anchors")
+    encoder = PoolEncoder(problem, loader, backbone, cpu, FeatureStore(), lambda _: "baselines")
     trained = np.isin(encoder.rows, problem.pool)
     rows, features = encoder.rows[trained], encoder.compute_features().features[trained]
     pixels = torch.cat([raw_pixels(images.float() / 255) for images in loader.sweep(rows)])
@@ -99,8 +99,8 @@ def probed(
     return named.numpy(), ~fitted
 
 
-def anchors(cell: Cell) -> Iterator[dict[str, object]]:
-    """Yield one row per anchor and evaluation set."""
+def baselines(cell: Cell) -> Iterator[dict[str, object]]:
+    """Yield one row per baseline and evaluation set."""
     problem = cell.problem()
     rows, pixels, features = frozen_features(cell)
     everything = np.ones(len(rows), dtype=bool)
@@ -110,14 +110,14 @@ def anchors(cell: Cell) -> Iterator[dict[str, object]]:
         "semi-supervised k-means": (features, True),
     }
     found = {
-        anchor: (clustered(problem, rows, x, with_labels=known, seed=cell.seed), everything)
-        for anchor, (x, known) in ways.items()
+        baseline: (clustered(problem, rows, x, with_labels=known, seed=cell.seed), everything)
+        for baseline, (x, known) in ways.items()
     }
     guesses = np.random.RandomState(cell.seed).randint(problem.num_classes, size=len(rows))
     found["random clusters"] = guesses, everything
     found["linear probe, all labels"] = probed(problem, rows, features, seed=cell.seed)
-    for anchor, (predicted, asked) in found.items():
-        yield from scored(cell, anchor, rows[asked], predicted[asked])
+    for baseline, (predicted, asked) in found.items():
+        yield from scored(cell, baseline, rows[asked], predicted[asked])
 
 
 def after_training(cell: Cell, results: Path) -> Iterator[dict[str, object]]:
@@ -132,7 +132,7 @@ def after_training(cell: Cell, results: Path) -> Iterator[dict[str, object]]:
 
 
 def scored(
-    cell: Cell, anchor: str, rows: np.ndarray, predicted: np.ndarray
+    cell: Cell, baseline: str, rows: np.ndarray, predicted: np.ndarray
 ) -> Iterator[dict[str, object]]:
     """Yield the accuracies of predictions on each evaluation set that is trained on."""
     problem = cell.problem()
@@ -147,12 +147,12 @@ def scored(
             num_classes=problem.num_classes,
         )
         figures = {split: f"{100 * getattr(found, split):.2f}" for split in COLUMNS[-3:]}
-        place = {"dataset": cell.dataset, "anchor": anchor, "seed": cell.seed, "set": name}
+        place = {"dataset": cell.dataset, "baseline": baseline, "seed": cell.seed, "set": name}
         yield {**place, "role": evaluated.role, **figures}
 
 
 def main(argv: list[str]) -> None:
-    """Score the anchors of all datasets and write them as CSV."""
+    """Score the baselines of all datasets and write them as CSV."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
         "--suites", nargs="+", default=["drawshift", "drawshift-all", "drawshift-c"]
@@ -175,7 +175,7 @@ def main(argv: list[str]) -> None:
                 seeds=tuple(args.seeds),
             )
             for cell in make_cells(request):
-                for row in after_training(cell, args.trained) if args.trained else anchors(cell):
+                for row in after_training(cell, args.trained) if args.trained else baselines(cell):
                     writer.writerow({"suite": suite, **row})
                 file.flush()
 
