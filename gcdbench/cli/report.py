@@ -58,6 +58,12 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 def _add_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "--any-code",
+        action="store_true",
+        help="also use records made by other versions of the code, if their settings, split and "
+        "weights are the same",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="DIR", help="folder (default: RESULTS/leaderboard)"
     )
 
@@ -103,7 +109,10 @@ def _sensitivity(arguments: argparse.Namespace, request: Request) -> Any:
     from gcdbench.report.plots import sensitivity
     from gcdbench.report.sensitivity import collect_varied
 
-    return sensitivity(collect_varied(request, arguments.results, arguments.over))
+    any_code = _any_code(arguments)
+    return sensitivity(
+        collect_varied(request, arguments.results, arguments.over, any_code=any_code)
+    )
 
 
 def report(arguments: argparse.Namespace, request: Request) -> int:
@@ -130,7 +139,7 @@ def _board(arguments: argparse.Namespace, request: Request) -> Board:
     from gcdbench.report.collect import collect
     from gcdbench.report.leaderboard import make
 
-    collection = collect(request, arguments.results)
+    collection = collect(request, arguments.results, any_code=_any_code(arguments))
     by_reason: dict[str, list[str]] = {}
     for one in collection.left_out:
         by_reason.setdefault(one.reason, []).append(one.path)
@@ -140,6 +149,11 @@ def _board(arguments: argparse.Namespace, request: Request) -> Board:
     if not collection.records:
         raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
     return make(collection, suite_name(request))
+
+
+def _any_code(arguments: argparse.Namespace) -> bool:
+    """Tell whether records of other code count; after a run they do not."""
+    return bool(getattr(arguments, "any_code", False))
 
 
 def suite_name(request: Request) -> str:
@@ -159,11 +173,11 @@ def _write_page(board: Board, arguments: argparse.Namespace, request: Request) -
     from gcdbench.report.page.build import page
 
     path = folder(arguments) / f"{board.suite}.html"
-    write_atomically(path, page(board, command=_command(request)).encode())
+    write_atomically(path, page(board, command=_command(request, _any_code(arguments))).encode())
     return path
 
 
-def _command(request: Request) -> str:
+def _command(request: Request, any_code: bool) -> str:
     """Return the command that makes this page, without local paths."""
     words = ["gcdbench", "report", "--suite", Path(request.suite).name]
     for flag, values in (
@@ -175,4 +189,5 @@ def _command(request: Request) -> str:
     for section, settings in request.assignments.items():
         for name, value in settings.items():
             words += ["--set", f"{section}.{name}={value}"]
-    return shlex.join([*words, *(["--quick"] if request.quick else [])])
+    flags = {"--quick": request.quick, "--any-code": any_code}
+    return shlex.join([*words, *(flag for flag, given in flags.items() if given)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Cell, Request, make_cells
 from gcdbench.experiment.record import Record, SetScores
+from gcdbench.report.matching import differing, is_of, same_data
 
 COLUMNS = ["dataset", "method", "seed", "set", "role", "split", "accuracy"]
 SPLITS = ("All", "Old", "New")
@@ -77,8 +77,12 @@ class Collection:
         return list(dict.fromkeys(place.dataset for place in self.planned))
 
 
-def collect(request: Request, results: Path) -> Collection:
-    """Read the records of exactly the requested cells; all recorded methods if none is named."""
+def collect(request: Request, results: Path, *, any_code: bool = False) -> Collection:
+    """Read the records of exactly the requested cells; all recorded methods if none is named.
+
+    With ``any_code``, a cell without a record of its own takes the newest one that was made by
+    another version of the code with the same settings, split and weights.
+    """
     suite = Suite.load(request.suite)
     sound, left_out = _read(results)
     if not request.methods:
@@ -86,25 +90,34 @@ def collect(request: Request, results: Path) -> Collection:
         request = _with_recorded_methods(request, sound.values(), suite)
     cells = {cell.key: cell for cell in make_cells(request)}
     chosen: dict[str, tuple[Path, Record]] = {}
+    others: dict[str, list[tuple[Path, Record]]] = {}
     wanted = {_place(cell): cell for cell in cells.values()}
     for path, record in sound.items():
         cell = wanted.get(Place(record.dataset, record.method, record.seed))
         if cell is None:
             continue
-        if record.key == cell.key and _same(record, cell):
+        if is_of(record, cell):
             chosen[cell.key] = path, record
+        elif any_code and _same_but_code(record, cell):
+            others.setdefault(cell.key, []).append((path, record))
         else:
             reason = (
                 f"is of another version ({records.differences(record, cell) or 'its key differs'})"
             )
             left_out.append(LeftOut(_below(path, results), "stale", reason))
+    for key, found in others.items():
+        found.sort(key=lambda one: one[1].timing.started)
+        if key not in chosen:
+            chosen[key] = found.pop()
+        reason = "is of another version than the record that is used"
+        left_out += [LeftOut(_below(path, results), "stale", reason) for path, _ in found]
     return Collection(
         table=tidy([chosen[key][1] for key in cells if key in chosen]),
         records=[chosen[key][1] for key in cells if key in chosen],
         planned=list(wanted),
         missing=[_place(cell) for key, cell in cells.items() if key not in chosen],
         left_out=sorted(left_out, key=lambda one: one.path),
-        folders={key: path.parent for key, (path, _) in chosen.items()},
+        folders={record.key: path.parent for path, record in chosen.values()},
         truths=_truths(cells.values()),
         description=suite.description,
     )
@@ -186,10 +199,9 @@ def _with_recorded_methods(request: Request, sound: Iterable[Record], suite: Sui
     return dataclasses.replace(request, methods=tuple(known))
 
 
-def _same(record: Record, cell: Cell) -> bool:
-    """Tell whether a record's own settings are the cell's, as JSON sees them."""
-    wanted = json.loads(json.dumps([cell.settings(), cell.fingerprints()]))
-    return [record.settings, record.fingerprints] == wanted
+def _same_but_code(record: Record, cell: Cell) -> bool:
+    same = same_data(record, cell, any_code=True)
+    return same and not differing(record, cell, any_code=True)
 
 
 def _place(cell: Cell) -> Place:

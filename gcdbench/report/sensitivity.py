@@ -12,8 +12,8 @@ import pandas as pd
 from gcdbench.errors import UserError, unknown
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Cell, Request, make_cells
-from gcdbench.experiment.record import Record
 from gcdbench.report.collect import tidy
+from gcdbench.report.matching import differing, same_data
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,18 @@ class Varied:
     table: pd.DataFrame  # as of a collection, with a column ``value``
 
 
-def collect_varied(request: Request, results: Path, setting: str) -> Varied:
+def collect_varied(
+    request: Request, results: Path, setting: str, *, any_code: bool = False
+) -> Varied:
     """Read the records that would be the request's but for the value of one setting."""
     cells = {(c.dataset, c.spec.text, c.seed): c for c in make_cells(request)}
     path = _path(setting, next(iter(cells.values())))
     tables = []
     for record in records.readable(results):
         cell = cells.get((record.dataset, record.method, record.seed))
-        if cell is not None and _differs_only_in(path, record, cell):
+        if cell is None or not same_data(record, cell, any_code=any_code):
+            continue
+        if differing(record, cell, any_code=any_code) <= {path}:
             value = _value(record.settings, record.problem.num_classes, path)
             tables.append(tidy([record]).assign(value=value))
     if not tables:
@@ -65,9 +69,3 @@ def _value(settings: Mapping[str, Any], num_classes: int, path: str) -> Any:
     if value is None and path == "task.num_classes":
         value = num_classes
     return str(value) if isinstance(value, list) or value is None else value
-
-
-def _differs_only_in(path: str, record: Record, cell: Cell) -> bool:
-    old, new = records.flat(record.settings), records.flat(cell.settings())
-    differing = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
-    return differing <= {path} and record.fingerprints == cell.fingerprints()

@@ -33,7 +33,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def arguments(made, monkeypatch, tmp_path):
     """Return a parser of a verb's arguments; its records are invented."""
-    monkeypatch.setattr(collecting, "collect", lambda request, results: made)
+    monkeypatch.setattr(collecting, "collect", lambda request, results, any_code: made)
 
     def parse(add, *words):
         parser = argparse.ArgumentParser()
@@ -104,13 +104,30 @@ def test_what_is_left_out_is_said_on_the_way(made, arguments, monkeypatch, caplo
     reason = "does not match its checksum"
     left_out = [LeftOut(f"{name}/record.json", "damaged", reason) for name in "xyz"]
     changed = Collection(**{**made.__dict__, "left_out": left_out})
-    monkeypatch.setattr(collecting, "collect", lambda request, results: changed)
+    monkeypatch.setattr(collecting, "collect", lambda request, results, any_code: changed)
     commands.report(arguments(commands.add_report), REQUEST)
     assert caplog.messages == [f"left out: x/record.json and 2 more: {reason}"]
 
 
+@pytest.mark.parametrize("flags", [(), ("--any-code",)])
+def test_records_of_any_code_are_asked_for_and_named_in_the_command(
+    made, arguments, monkeypatch, tmp_path, flags
+):
+    asked = []
+
+    def collect(request, results, *, any_code):
+        asked.append(any_code)
+        return made
+
+    monkeypatch.setattr(collecting, "collect", collect)
+    commands.report(arguments(commands.add_report, *flags), REQUEST)
+    assert asked == [bool(flags)]
+    page = (tmp_path / "leaderboard" / "drawshift.html").read_text()
+    assert ("--set train.lr=0.1 --any-code" in page) == bool(flags)
+
+
 def test_without_records_there_is_nothing_to_report(arguments, monkeypatch, made):
     empty = Collection(made.table.head(0), planned=made.planned, missing=made.planned)
-    monkeypatch.setattr(collecting, "collect", lambda request, results: empty)
+    monkeypatch.setattr(collecting, "collect", lambda request, results, any_code: empty)
     with pytest.raises(UserError, match="none of these cells has a record"):
         commands.report(arguments(commands.add_report), REQUEST)

@@ -7,9 +7,10 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.synthetic_records import record_of, scores, set_scores
+from helpers.synthetic_records import TIMING, record_of, scores, set_scores
 
 from gcdbench.errors import UserError
+from gcdbench.experiment.key import key_of
 from gcdbench.experiment.plan import Request, make_cells
 from gcdbench.experiment.records import RECORD, cell_folder, differences, read_record, write_record
 from gcdbench.report.collect import Place, collect
@@ -87,6 +88,71 @@ def test_a_record_of_other_code_is_stale_and_says_why(cells, tmp_path):
     write(tmp_path, cells[0], fingerprints=prints)
     (left_out,) = collect(REQUEST, tmp_path).left_out
     assert (left_out.kind, left_out.reason) == ("stale", "is of another version (code changed)")
+
+
+def write_of_other_code(results, cell, code="0", **changes):
+    """Write a record of a cell by another version of the code, under a key of its own."""
+    settings = changes.pop("settings", cell.settings())
+    prints = {**cell.fingerprints(), "code": code, **changes.pop("prints", {})}
+    key = key_of(settings, prints)
+    place = cell_folder(results, cell)
+    made = write(results, cell, key=key, settings=settings, fingerprints=prints, **changes)
+    return made.rename(place.with_name(f"seed{cell.seed}-{key}"))
+
+
+def test_records_of_any_code_count_if_asked(cells, tmp_path):
+    folder = write_of_other_code(tmp_path, cells[0])
+    assert collect(REQUEST, tmp_path).records == []
+    found = collect(REQUEST, tmp_path, any_code=True)
+    (record,) = found.records
+    assert found.folders == {record.key: folder}
+    assert len(found.missing) == len(cells) - 1
+    assert found.left_out == []
+
+
+def test_of_several_versions_the_own_one_counts_and_else_the_newest(cells, tmp_path):
+    for code, started in (("1", 10.0), ("2", 30.0), ("3", 20.0)):
+        timing = dataclasses.replace(TIMING, started=started)
+        write_of_other_code(tmp_path, cells[0], code, timing=timing)
+    found = collect(REQUEST, tmp_path, any_code=True)
+    assert [r.fingerprints["code"] for r in found.records] == ["2"]
+    assert {one.reason for one in found.left_out} == {
+        "is of another version than the record that is used"
+    }
+    write(tmp_path, cells[0])
+    found = collect(REQUEST, tmp_path, any_code=True)
+    assert [r.key for r in found.records] == [cells[0].key]
+    assert len(found.left_out) == 3
+
+
+def test_other_settings_or_another_split_do_not_count_whatever_the_code(cells, tmp_path):
+    settings = cells[0].settings()
+    changed = {**settings, "train": {**settings["train"], "momentum": 0.5}}
+    write_of_other_code(tmp_path, cells[0], settings=changed)
+    write_of_other_code(tmp_path, cells[0], prints={"problem": "another"})
+    found = collect(REQUEST, tmp_path, any_code=True)
+    assert found.records == []
+    assert len(found.left_out) == 2
+
+
+def test_settings_that_are_gone_or_new_with_their_default_do_not_matter(cells, tmp_path):
+    settings = cells[0].settings()
+    train = {name: value for name, value in settings["train"].items() if name != "min_lr_share"}
+    old = {**settings, "train": {**train, "long_gone": 1}}
+    write_of_other_code(tmp_path, cells[0], settings=old)
+    assert len(collect(REQUEST, tmp_path, any_code=True).records) == 1
+    given = dataclasses.replace(REQUEST, assignments={"train": {"min_lr_share": 0.5}})
+    assert collect(given, tmp_path, any_code=True).records == []
+
+
+def test_sensitivity_takes_records_of_any_code_if_asked(cells, tmp_path):
+    settings = cells[0].settings()
+    changed = {**settings, "train": {**settings["train"], "lr": 0.123}}
+    write_of_other_code(tmp_path, cells[0], settings=changed)
+    with pytest.raises(UserError, match="no record of these cells"):
+        collect_varied(REQUEST, tmp_path, "train.lr")
+    varied = collect_varied(REQUEST, tmp_path, "train.lr", any_code=True)
+    assert set(varied.table["value"]) == {0.123}
 
 
 def test_a_record_in_the_wrong_place_is_foreign(cells, tmp_path):

@@ -1,0 +1,30 @@
+"""The committed leaderboards are what the committed records give, to the last byte."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.paths import ROOT
+
+from gcdbench.experiment.plan import Request
+from gcdbench.report.collect import collect
+from gcdbench.report.formats import write_all
+from gcdbench.report.leaderboard import make
+
+COMMITTED = ROOT / "results" / "drawshift"
+METHODS = ("rankstats", "uno", "orca", "gcd", "simgcd", "uniot", "hilo")
+SUFFIXES = {
+    "drawshift": ("md", "csv", "json", "tex"),
+    "drawshift-all": ("md", "csv"),
+    "drawshift-c": ("md", "csv"),
+}
+
+
+@pytest.mark.parametrize("suite", SUFFIXES)
+def test_committed_leaderboards_follow_from_the_committed_records(suite, tmp_path):
+    request = Request(suite, METHODS, seeds=(0, 1, 2, 3, 4))
+    found = collect(request, COMMITTED / "records", any_code=True)
+    assert (found.missing, found.left_out) == ([], [])
+    write_all(make(found, suite), tmp_path)
+    for suffix in SUFFIXES[suite]:
+        name = f"{suite}.{suffix}"
+        assert (tmp_path / name).read_bytes() == (COMMITTED / name).read_bytes(), name
