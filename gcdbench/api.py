@@ -11,6 +11,8 @@ from gcdbench.experiment.plan import Request, make_cells
 if TYPE_CHECKING:
     import pandas as pd
 
+    from gcdbench.experiment.record import Record
+
 
 def run(
     suite: str,
@@ -53,8 +55,8 @@ def run(
     return collect(request, Path(results)).table
 
 
-def load_records(results: str | Path = "results/runs") -> list[dict[str, Any]]:
-    """Return all valid records below a results folder."""
-    from gcdbench.experiment.records import Damaged, read_all
+def load_records(results: str | Path = "results/runs") -> list[Record]:
+    """Return all records below a results folder that are not damaged."""
+    from gcdbench.experiment.records import readable
 
-    return [record for _, record in read_all(Path(results)) if not isinstance(record, Damaged)]
+    return list(readable(Path(results)))

@@ -1,8 +1,8 @@
 """Everything that the author of a method or technique imports, in one place.
 
-The contract (``Method``, ``Technique`` and what their methods are given), heads, losses and random
-draws. A name that is used by two methods or more belongs here; a plug-in imports nothing else of
-gcdbench. What a plug-in imports from here is part of its cells' key, the rest is not.
+The contract (``Method``, ``Technique`` and what their methods are given) and its checks, heads,
+losses and random draws. What two methods or more use belongs here; a plug-in imports nothing else
+of gcdbench. What a plug-in imports from here is part of its cells' key, the rest is not.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ from gcdbench.ops.universal_adaptation import (
     nearest_neighbours,
     private_class_loss,
 )
+from gcdbench.training.conformance import CHECKS, Bench
 from gcdbench.training.method import (
     Batch,
     Clock,
@@ -87,9 +88,11 @@ from gcdbench.training.method import (
 )
 
 __all__ = [
+    "CHECKS",
     "UNLABELLED",
     "Backbone",
     "Batch",
+    "Bench",
     "Clock",
     "CosineClassifier",
     "CosineCritic",

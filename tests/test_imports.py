@@ -45,6 +45,7 @@ ROOT_MODULES = {
 WITHOUT_TORCH = (
     *("gcdbench.cli.main", "gcdbench.experiment.plan", "gcdbench.experiment.records"),
     *("gcdbench.report.collect", "gcdbench.report.formats", "gcdbench.training.scores"),
+    *("gcdbench.experiment.record", "gcdbench.training.rescore"),
     *("gcdbench.runner.status", "gcdbench.runner.launchers", "gcdbench.paper_tables.results"),
 )
 MOST_MODULES = 15  # in a folder

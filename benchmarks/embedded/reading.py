@@ -16,9 +16,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ from scipy import stats
 
 from gcdbench.core.method_spec import MethodSpec
 from gcdbench.experiment import records
+from gcdbench.experiment.record import Record
 from gcdbench.report import paper_numbers as published
 from gcdbench.report import statistics
 from gcdbench.report.collect import tidy
@@ -35,7 +37,6 @@ PAPER = {"ssb_c": "SSB-C", "domainnet": "DomainNet"}  # the latter without UniOT
 PAIRS = (("hilo", "simgcd"), ("hilo", "gcd"), ("gcd", "simgcd"))
 RESAMPLES = 10_000
 Scores = dict[str, pd.DataFrame]  # dataset -> (seeds, methods)
-Record = dict[str, Any]
 
 
 class Difference(NamedTuple):
@@ -60,8 +61,8 @@ def paper_accuracies(name: str, role: str) -> pd.DataFrame:
 
 
 def read(folder: Path) -> list[Record]:
-    """Return the valid records of a folder."""
-    return [record for _, record in records.read_all(folder) if isinstance(record, dict)]
+    """Return the records of a folder that are not damaged."""
+    return list(records.readable(folder))
 
 
 def by_dataset(chosen: Iterable[Record], role: str) -> Scores:
@@ -79,23 +80,23 @@ def measured(chosen: list[Record], role: str) -> Scores:
 
 def variant_title(record: Record, own: Record) -> str:
     """Name a variant by its spec and the settings in which it differs from the method."""
-    here, there = (one["settings"]["config"].get(own["method"], {}) for one in (record, own))
+    here, there = (one.config(own.method) for one in (record, own))
     changed = [key for key in here if here[key] != there.get(key)]
     changed = ["preset"] if "preset" in changed else changed  # the others follow from it
-    return ", ".join([record["method"], *(f"{key} {here[key]}" for key in changed)])
+    return ", ".join([record.method, *(f"{key} {here[key]}" for key in changed)])
 
 
 def variant_differences(own: list[Record], variants: list[Record]) -> list[Difference]:
     """Return what variants have more than the methods that they vary, on the seeds of both."""
-    samples = {record["method"]: record for record in own}
+    samples = {record.method: record for record in own}
     named, varied = [], {}
     for record in variants:
-        method = MethodSpec.parse(record["method"]).method
+        method = MethodSpec.parse(record.method).method
         if method not in samples:
             continue
         title = variant_title(record, samples[method])
         varied[title] = method
-        named.append({**record, "method": title})
+        named.append(replace(record, method=title))
     tables = [by_dataset([*own, *named], role) for role in ("source", "shifted")]
     found = []
     for (title, method), dataset in product(varied.items(), tables[0]):

@@ -14,14 +14,23 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gcdbench.core import registry
 from gcdbench.experiment import records
+from gcdbench.experiment.key import score_version
 from gcdbench.experiment.plan import Cell, Request, make_cells
-from gcdbench.training.scores import score
+from gcdbench.experiment.record import (
+    CurvePoint,
+    ProblemFacts,
+    Provenance,
+    Record,
+    SetScores,
+    Timing,
+    part,
+)
+from gcdbench.training.scores import score_predictions
 
 
 def main() -> None:
@@ -45,28 +54,28 @@ def main() -> None:
 def invent(cell: Cell, results: Path) -> None:
     """Write a record of a cell that was never trained."""
     problem, rng = cell.problem(), np.random.RandomState(cell.seed)
-    preds, sets = {}, {}
+    preds = {}
     for name, evaluated in problem.sets.items():
         labels = problem.labels[evaluated.rows]
         guess = rng.randint(problem.num_classes, size=len(labels))
         preds[name] = np.where(rng.rand(len(labels)) < 0.5, labels, guess).astype(np.int32)
-        scores = score(preds=preds[name], labels=labels, num_old=problem.num_old)
-        sets[name] = {"role": evaluated.role, **scores.as_dict()}
-    curve = [{"epoch": n, "lr": 0.1, "terms": {"loss": 1 / (n + 1)}} for n in range(15)]
-    record: dict[str, Any] = {
-        "key": cell.key,
-        "dataset": cell.dataset,
-        "method": cell.spec.text,
-        "seed": cell.seed,
-        "settings": cell.settings(),
-        "fingerprints": cell.fingerprints(),
-        "problem": {"num_classes": problem.num_classes, "num_old": problem.num_old},
-        "sets": sets,
-        "summary": {},
-        "curve": curve,
-        "provenance": {"versions": {"gcdbench": "0"}, "device": "none"},
-        "timing": {"wall_seconds": 1.0},
-    }
+    scores = score_predictions(preds, problem)
+    sizes = problem.num_classes, problem.num_old, problem.num_classes
+    record = Record(
+        key=cell.key,
+        dataset=cell.dataset,
+        method=cell.spec.text,
+        seed=cell.seed,
+        settings=cell.settings(),
+        fingerprints=cell.fingerprints(),
+        problem=ProblemFacts(*sizes, len(problem.labelled), len(problem.unlabelled), {}),
+        scores=score_version(),
+        sets={name: part(SetScores, one) for name, one in scores.sets.items()},
+        summary={name: part(SetScores, one) for name, one in scores.summary.items()},
+        curve=tuple(CurvePoint(n, 0.1, {"loss": 1 / (n + 1)}) for n in range(15)),
+        provenance=Provenance({"gcdbench": "0"}, "none", "none", "none", 1, 1),
+        timing=Timing(0.0, 0, 1.0, 1.0, 1.0),
+    )
     records.write_record(records.cell_folder(results, cell), record, preds)
 
 

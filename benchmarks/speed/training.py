@@ -2,7 +2,6 @@
 
     python benchmarks/speed/training.py            # about two minutes on a quiet core
     python benchmarks/speed/training.py --full     # more rounds, and how cost grows
-    python benchmarks/speed/training.py --write    # and renew the constants that `plan` uses
 
 The backbone is timm's vit_base_patch16_224 with random weights. Competitors take turns and each
 shows its best CPU time. The reference in reference/vit.py sends every image through all blocks.
@@ -11,13 +10,11 @@ shows its best CPU time. The reference in reference/vit.py sends every image thr
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +33,6 @@ from gcdbench.data.problem import EvalSet, Problem
 from gcdbench.experiment.plan import Request, make_cells
 from gcdbench.nn.backbone import Backbone, Encoded, Patches, Tokens
 from gcdbench.nn.load import load_backbone
-from gcdbench.runner.cost import CONSTANTS
 from gcdbench.training.compose import Composed, compose
 from gcdbench.training.frozen_features import pack, unpack
 from gcdbench.training.loader import Loader
@@ -268,19 +264,16 @@ def data_time(number: int = 64) -> float:
     return take_turns({"data": run}, 3)["data"].seconds / (2 * number)
 
 
-def table_by_method(methods: list[str], rates: dict[str, float], rounds: int) -> dict[str, Any]:
+def table_by_method(methods: list[str], rates: dict[str, float], rounds: int) -> None:
     """Show what a step of 128 images is made of, per method."""
     heading(f"step of {BATCH} images, CPU ms", "data", "trunk", "last block", "heads + losses", "%")
     backbone = heads_only()
-    found = {}
     for method in methods:
         heads, views = heads_and_losses(method, backbone, CLASSES, rounds)
         data, trunk = 2 * BATCH * rates["data"], views * rates["trunk"]
         last = views * rates["last block"]
         share = f"{heads / (data + trunk + last + heads):.1%}"
         say(method, *map(milliseconds, (data, trunk, last, heads)), share)
-        found[method] = {"heads": heads / (2 * BATCH), "views": views / (2 * BATCH)}
-    return found
 
 
 class Cost(NamedTuple):
@@ -347,7 +340,6 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--full", action="store_true", help="more rounds, and how cost grows")
-    parser.add_argument("--write", action="store_true", help="renew the constants of `plan`")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--methods", nargs="+", default=sorted(registry.available("method")))
     parser.add_argument("--images", type=int, default=16, help="views in the comparisons")
@@ -358,11 +350,7 @@ def main() -> None:
 
     rates = compare_evaluation(backbone, images, rounds + 1)
     rates |= {**compare_step(backbone, images, rounds), "data": data_time()}
-    heads = table_by_method(args.methods, rates, rounds)
-    if args.write:
-        about = {"made_by": "benchmarks/speed/training.py --write", "threads": args.threads}
-        facts = {**about, "seconds_per_view": rates, "methods": heads}
-        Path(CONSTANTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    table_by_method(args.methods, rates, rounds)
     if args.full:
         show_growth(rounds)
 

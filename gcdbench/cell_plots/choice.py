@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gcdbench.data.problem import Problem
 from gcdbench.errors import unknown
+from gcdbench.experiment.record import Record
 
 Rows = NDArray[np.int64]
 
@@ -29,7 +29,7 @@ def domains(problem: Problem, number: int) -> dict[str, Rows]:
     return {name: np.sort(rng.permutation(rows)[:number]) for name, rows in together.items()}
 
 
-def sets(record: Mapping[str, Any], problem: Problem, asked: Sequence[str]) -> list[str]:
+def sets(record: Record, problem: Problem, asked: Sequence[str]) -> list[str]:
     """Return the evaluation sets that were asked for, or source and the worst shifted one."""
     for name in asked:
         if name not in problem.sets:
@@ -37,10 +37,10 @@ def sets(record: Mapping[str, Any], problem: Problem, asked: Sequence[str]) -> l
     if asked:
         return list(asked)
     by_role = {
-        role: [name for name, scores in record["sets"].items() if scores["role"] == role]
+        role: [name for name, scores in record.sets.items() if scores.role == role]
         for role in ("source", "shifted")
     }
-    worst = sorted(by_role["shifted"], key=lambda name: record["sets"][name]["all"])
+    worst = sorted(by_role["shifted"], key=lambda name: record.sets[name].all)
     return [*by_role["source"][:1], *worst[:1]]
 
 

@@ -9,6 +9,7 @@ import argparse
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from gcdbench.core import registry
 from gcdbench.errors import UserError
@@ -73,7 +74,7 @@ def descend(
     return parser, left
 
 
-def verbs(parser: argparse.ArgumentParser) -> argparse._SubParsersAction | None:
+def verbs(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any] | None:
     """Return the action that holds the verbs of a parser, or the actions of a verb."""
     # argparse has no public way to ask a parser for its arguments
     found = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))

@@ -36,7 +36,7 @@ verbs:
 
 examples:
   gcdbench list methods                              list all methods
-  gcdbench run --suite drawshift --quick             a tiny version, for a first look
+  gcdbench run --suite drawshift --quick             a tiny version for a look
   gcdbench run --suite drawshift --methods hilo gcd  train, score and rank
   gcdbench report --suite drawshift                  a web page from the records
   gcdbench reproduce --list                          the paper's tables
@@ -57,7 +57,8 @@ EXAMPLES = {
   gcdbench report --suite drawshift --methods hilo simgcd --out page""",
     "results": """
   gcdbench results merge node1/runs node2/runs --into results/runs
-  gcdbench results verify results/runs""",
+  gcdbench results verify results/runs
+  gcdbench results rescore results/runs --check              from stored predictions""",
     "list": """
   gcdbench list methods --json                               settings, defaults and sources""",
     "show": """
@@ -118,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
         for path in getattr(arguments, "plugin", None) or ():
             registry.add_plugin(Path(path))
-        return arguments.verb(arguments)
+        return int(arguments.verb(arguments))
     except UserError as error:
         if debug:
             raise

@@ -38,7 +38,7 @@ EXAMPLES = """examples:
 
 
 def reproduce(arguments: argparse.Namespace) -> int:
-    """Run a table of the paper and print its numbers next to the measured ones."""
+    """Run a table of the paper and print it with the measured numbers."""
     choice = Choice(
         scale=arguments.scale,
         datasets=tuple(arguments.datasets),
@@ -86,8 +86,7 @@ def _publish(arguments: argparse.Namespace, plans: list[Plan]) -> None:
 
 
 def _cost_model(arguments: argparse.Namespace) -> CostModel:
-    valid = (r for _, r in records.read_all(arguments.results) if isinstance(r, dict))
-    return CostModel(valid)
+    return CostModel(records.readable(arguments.results))
 
 
 def listing(plans: list[Plan], model: CostModel) -> str:

@@ -29,8 +29,7 @@ def plan(arguments: argparse.Namespace, request: Request) -> int:
 
     records.check_folder(arguments.results)
     cells = make_cells(request)
-    valid = (r for _, r in records.read_all(arguments.results) if isinstance(r, dict))
-    model = CostModel(valid)
+    model = CostModel(records.readable(arguments.results))
     absent = _absent(cells)
     rows = [
         {

@@ -89,17 +89,16 @@ def _attention(cell: Cell, arguments: argparse.Namespace) -> Drawn:
 def _clusters(cell: Cell, arguments: argparse.Namespace) -> Drawn:
     from gcdbench.cell_plots import choice
     from gcdbench.cell_plots.clusters import clusters
-    from gcdbench.experiment.records import Damaged, cell_folder, read_done
-    from gcdbench.report.correctness import read_predictions
+    from gcdbench.experiment.records import Damaged, cell_folder, read_done, read_predictions
 
     record, problem = read_done(arguments.results, cell), cell.problem()
     if isinstance(record, Damaged):
         raise UserError(f"{record.path} {record.reason}; train the cell again (gcdbench run ...)")
     if record is None:
         raise UserError(f"{cell.label} has no record; train it first (gcdbench run ...)")
-    predicted = read_predictions(record, cell_folder(arguments.results, cell))
+    predicted = read_predictions(cell_folder(arguments.results, cell), record)
     if isinstance(predicted, str):
-        raise UserError(f"{cell.label}: {predicted}")
+        raise UserError(f"{cell.label} {predicted}; train it again (gcdbench run ...)")
     for name in choice.sets(record, problem, arguments.sets):
         figure = clusters(problem, name, predicted[name], _caption(cell), number=arguments.rows)
         yield f"-{name.replace('/', '-')}", figure

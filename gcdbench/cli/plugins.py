@@ -86,7 +86,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Run the contract's checks on a plug-in and report failures as sentences."""
+    """Run the contract's checks on a plug-in and report failures."""
     failed = 0
     for finding in findings(arguments.target):
         state = "ok  " if finding.problem is None else "FAIL"
@@ -143,13 +143,12 @@ TEST = """from __future__ import annotations
 
 import pytest
 
-from gcdbench.training.conformance import CHECKS, Bench
-from gcdbench.core.method_spec import MethodSpec
+from gcdbench.plugin import CHECKS, Bench
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_method_keeps_the_contract(check):
-    check(lambda: Bench(MethodSpec.parse("{name}")))
+    check(lambda: Bench.of("{name}"))
 """
 
 
@@ -210,15 +209,14 @@ def findings(target: str) -> Iterator[Finding]:
         raise UserError(f"{target} is a dataset; use: gcdbench data verify {name}")
     registry.load(kind, name)
 
-    from gcdbench.core.method_spec import MethodSpec
     from gcdbench.training.conformance import CHECKS, Bench
 
-    spec = MethodSpec.parse(name if kind == "method" else f"simgcd+{name}")
+    spec = name if kind == "method" else f"simgcd+{name}"
     for one in CHECKS:
         title = (one.__doc__ or one.__name__).strip().splitlines()[0]
         try:
-            one(lambda: Bench(spec))
-        except Exception as error:  # a plug-in may raise anything; report it as a sentence
+            one(lambda: Bench.of(spec))
+        except Exception as error:  # a plug-in may fail in any way; its author gets a sentence
             yield Finding(title, _sentence(error, registry.get(kind, name).path))
         else:
             yield Finding(title, None)

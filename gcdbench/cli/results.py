@@ -9,6 +9,7 @@ from pathlib import Path
 from gcdbench.cli.arguments import say
 from gcdbench.errors import UserError
 
+SHOWN = 3  # scores of a record that are named if they differ
 log = logging.getLogger("gcdbench")
 
 
@@ -20,10 +21,17 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     merging.add_argument("--into", type=Path, default=Path("results/runs"), metavar="DIR")
     verifying = actions.add_parser("verify", help="check every record and its predictions")
     verifying.add_argument("folder", nargs="?", type=Path, default=Path("results/runs"))
+    scoring = actions.add_parser("rescore", help="compute scores again from stored predictions")
+    scoring.add_argument("folder", nargs="?", type=Path, default=Path("results/runs"))
+    scoring.add_argument("--check", action="store_true", help="write nothing; 1 if a score differs")
+    scoring.add_argument("--data-root", type=Path, metavar="DIR", help="where the datasets are")
 
 
 def results(arguments: argparse.Namespace) -> int:
-    """Merge, verify or rescore results folders."""
+    """Merge results folders, or verify or rescore one."""
+    if arguments.action == "rescore":
+        return _rescore(arguments)
+
     from gcdbench.runner.merge import merge, valid_records
 
     if arguments.action == "verify":
@@ -42,3 +50,31 @@ def results(arguments: argparse.Namespace) -> int:
     for path, reason in refused:
         log.error("%s %s", path, reason)
     return 1 if refused else 0
+
+
+def _rescore(arguments: argparse.Namespace) -> int:
+    """Score the predictions of all records again, print counts and name what differs."""
+    from gcdbench.training.rescore import rescore
+
+    if not arguments.folder.is_dir():
+        raise UserError(f"results rescore: no folder {arguments.folder}")
+    unchanged = rescored = different = 0
+    impossible: dict[str, list[Path]] = {}
+    for one in rescore(arguments.folder, root=arguments.data_root, write=not arguments.check):
+        unchanged += one.kind == "unchanged"
+        rescored += one.kind == "rescored"
+        different += bool(one.differences)
+        if one.kind == "impossible":
+            impossible.setdefault(one.reason, []).append(one.path)
+        if one.differences:
+            shown = ", ".join(one.differences[:SHOWN]) + ", ..." * (len(one.differences) > SHOWN)
+            log.warning("%s: %s", one.path, shown)
+    done = "would be rescored" if arguments.check else "rescored"
+    say(
+        f"{unchanged} unchanged, {rescored} {done} ({different} with other scores), "
+        f"{sum(map(len, impossible.values()))} cannot be rescored"
+    )
+    for reason, paths in impossible.items():
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        log.warning("cannot be rescored: %s%s: %s", paths[0], more, reason)
+    return 1 if arguments.check and different else 0

@@ -113,8 +113,7 @@ def size_and_cost(method: str, suite: str, results: Path) -> str:
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     inside = sum(p.numel() for p in model.backbone.parameters() if p.requires_grad)
     every = sum(p.numel() for p in model.parameters())
-    valid = (record for _, record in records.read_all(results) if isinstance(record, dict))
-    cost = CostModel(valid).estimate(cell)
+    cost = CostModel(records.readable(results)).estimate(cell)
     time = "" if cost.seconds is None else f", about {duration(cost.seconds)}"
     return (
         f"\non {first} of {suite}, with its backbone {cell.backbone.name}:\n"

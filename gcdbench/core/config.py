@@ -26,7 +26,7 @@ T = TypeVar("T")
 class _Loader(yaml.SafeLoader):
     """SafeLoader with YAML 1.2 scalars and without silent duplicate keys."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key, mark = self.construct_object(key_node, deep=True), key_node.start_mark
@@ -163,7 +163,8 @@ def _types(cls: type) -> dict[str, Any]:
 def _preset(cls: type, values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the values of the chosen preset; an unknown name is refused later, by its type."""
     name = values.get("preset", getattr(cls, "preset", None))
-    return getattr(cls, "presets", {}).get(str(name), {})
+    presets: Mapping[str, Mapping[str, Any]] = getattr(cls, "presets", {})
+    return presets.get(str(name), {})
 
 
 def coerce(value: Any, kind: Any, where: str) -> Any:

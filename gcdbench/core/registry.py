@@ -101,7 +101,8 @@ def load(kind: str, name: str) -> type:
     except Exception as error:
         message = f"{info.path}: cannot be imported ({type(error).__name__}: {error})"
         raise UserError(message) from error
-    return getattr(module, info.class_name)
+    loaded: type = getattr(module, info.class_name)
+    return loaded
 
 
 def add_plugin(path: Path) -> PluginInfo:

@@ -63,7 +63,7 @@ class Suite:
     @property
     def datasets(self) -> dict[str, dict[str, Any]]:
         """Settings by dataset name."""
-        return self.data["datasets"]
+        return dict(self.data["datasets"])
 
     def check_names(self) -> None:
         """Raise a UserError for settings of unknown methods and techniques: they have no effect."""

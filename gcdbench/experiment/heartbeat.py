@@ -133,7 +133,7 @@ def process_birth(pid: int) -> str:
 def is_alive(progress: dict[str, Any]) -> bool:
     """Return whether the process that wrote a heartbeat still runs, as far as can be known."""
     if progress["host"] != socket.gethostname():
-        return time.time() - progress["updated"] < DEAD_SECONDS
+        return bool(time.time() - progress["updated"] < DEAD_SECONDS)
     pid = progress["pid"]
     try:
         os.kill(pid, 0)
@@ -141,7 +141,7 @@ def is_alive(progress: dict[str, Any]) -> bool:
         return False
     except PermissionError:  # it runs, as another user
         pass
-    return process_birth(pid) == progress["born"]
+    return process_birth(pid) == str(progress["born"])
 
 
 def note_failure(folder: Path, message: str, details: str = "", *, since: float = 0.0) -> None:

@@ -86,9 +86,9 @@ class Cell:
         return make_dataset(self.source, self.data_root, self.source_config, where=where)
 
     def problem(self) -> Problem:
-        """Return the problem; cached, so that cells of one dataset share it."""
-        key = json.dumps([self.source, self.source_config, self.limit, self.dataset])
-        return _problem(key, self.data_root)
+        """Build the problem (kept for the other cells of the same dataset)."""
+        place = self.dataset, self.limit, self.data_root
+        return build_problem(self.source, self.source_config, *place)
 
     def fingerprints(self) -> dict[str, str]:
         """Return the hashes that, with the settings, make the key."""
@@ -200,6 +200,17 @@ QUICK = {
     "task": {"estimate_images": 200},
     "limit": 128,
 }
+
+
+def build_problem(
+    source: str,
+    config: Mapping[str, Any],
+    dataset: str,
+    limit: int | None = None,
+    root: Path | None = None,
+) -> Problem:
+    """Build the problem that settings name; the same settings give the same object."""
+    return _problem(json.dumps([source, config, limit, dataset]), root)
 
 
 @cache

@@ -11,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,12 @@ from gcdbench.core.files import write_atomically
 from gcdbench.errors import UserError
 from gcdbench.experiment.key import key_of
 from gcdbench.experiment.plan import Cell
+from gcdbench.experiment.record import FORMATS, Record
+from gcdbench.experiment.typed_json import Mismatch
 
-FORMAT = 1
 RECORD = "record.json"
 PREDICTIONS = "predictions.npz"
 WEIGHTS = "weights.safetensors"
-# what differs between two runs of one cell although their numbers are the same
-ABOUT_THE_RUN = ("provenance", "timing", "sha256")
 
 
 @dataclass(frozen=True)
@@ -52,18 +52,26 @@ def clean_up(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_record(folder: Path, record: dict[str, Any], predictions: dict[str, np.ndarray]) -> Path:
+def write_record(folder: Path, record: Record, predictions: Mapping[str, np.ndarray]) -> Path:
     """Write a cell's predictions and then its record, which makes the cell count as done."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **predictions)  # type: ignore[arg-type]
-    record = {
-        "format": FORMAT,
-        **record,
-        "predictions_sha256": hashlib.sha256(buffer.getvalue()).hexdigest(),
-    }
-    record["sha256"] = _checksum(record)
-    text = json.dumps(record, indent=1, sort_keys=True, allow_nan=False)
-    return put(folder, text.encode() + b"\n", buffer.getvalue())
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    return put(folder, as_bytes(replace(record, predictions_sha256=digest)), buffer.getvalue())
+
+
+def as_bytes(record: Record) -> bytes:
+    """Return the content of a record's file, with its checksum."""
+    content = record.to_json()
+    content["sha256"] = _checksum(content)
+    return json.dumps(content, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def rewrite(path: Path, record: Record) -> None:
+    """Replace a record whose predictions stay as they are; it does not count as newer."""
+    times = path.stat()
+    write_atomically(path, as_bytes(record))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def put(folder: Path, record: bytes, predictions: bytes) -> Path:
@@ -90,27 +98,39 @@ def set_aside(folder: Path) -> Path:
     return place
 
 
-def read_record(path: Path) -> dict[str, Any] | Damaged:
+def read_record(path: Path) -> Record | Damaged:
     """Read a record and check it; say what is wrong with one that cannot be trusted."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except (OSError, ValueError) as error:
         return Damaged(path, f"cannot be read ({error})")
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        return Damaged(path, f"is not a record of format {FORMAT}")
-    if record.get("sha256") != _checksum(record):
+    if not isinstance(content, dict) or content.get("format") not in FORMATS:
+        return Damaged(path, f"is not a record of format {' or '.join(map(str, FORMATS))}")
+    if content.get("sha256") != _checksum(content):
         return Damaged(path, "does not match its checksum")
-    return record
+    try:
+        return Record.from_json(content)
+    except Mismatch as error:
+        return Damaged(path, f"is not a record of gcdbench ({error})")
 
 
-def read_all(results: Path) -> Iterator[tuple[Path, dict[str, Any] | Damaged]]:
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number that a record can hold")
+
+
+def read_all(results: Path) -> Iterator[tuple[Path, Record | Damaged]]:
     """Read every record below a results folder, in the order of the paths."""
     for path in sorted(results.glob(f"*/*/*/{RECORD}")):
         yield path, read_record(path)
 
 
-def read_done(results: Path, cell: Cell, *, since: float = 0.0) -> dict[str, Any] | Damaged | None:
-    """Read the record that makes a cell done: its own, sound, with the predictions behind it.
+def readable(results: Path) -> Iterator[Record]:
+    """Yield the records below a results folder that are not damaged."""
+    return (record for _, record in read_all(results) if isinstance(record, Record))
+
+
+def read_done(results: Path, cell: Cell, *, since: float = 0.0) -> Record | Damaged | None:
+    """Read the record that makes a cell done: its own, valid, with the predictions next to it.
 
     Records written before ``since`` (seconds of the epoch) do not count.
     """
@@ -125,59 +145,80 @@ def read_done(results: Path, cell: Cell, *, since: float = 0.0) -> dict[str, Any
     record = read_record(path)
     if isinstance(record, Damaged):
         return record
-    if record.get("key") != cell.key:
+    if record.key != cell.key:
         return Damaged(path, "belongs to another cell")
     reason = wrong_key(record) or wrong_predictions(path.parent, record)
     return Damaged(path, reason) if reason else record
 
 
-def wrong_key(record: Mapping[str, Any]) -> str:
+def invalid(path: Path, record: Record | Damaged) -> str:
+    """Say why a record, or what lies next to it, cannot be trusted; nothing if it can."""
+    if isinstance(record, Damaged):
+        return record.reason
+    misfiled = misplaced(path, record) or wrong_key(record)
+    return misfiled or wrong_predictions(path.parent, record)
+
+
+def wrong_key(record: Record) -> str:
     """Say that a record was filed under the key of another experiment, if it was."""
-    key = key_of(record.get("settings", {}), record.get("fingerprints", {}))
-    return "" if record.get("key") == key else "has the key of other settings or other code"
+    key = key_of(record.settings, record.fingerprints)
+    return "" if record.key == key else "has the key of other settings or other code"
 
 
-def wrong_predictions(folder: Path, record: Mapping[str, Any]) -> str:
-    """Say what is wrong with the predictions beside a record, if anything."""
+def wrong_predictions(folder: Path, record: Record) -> str:
+    """Say what is wrong with the predictions next to a record, if anything."""
+    found = _predictions(folder, record)
+    return found if isinstance(found, str) else ""
+
+
+def read_predictions(folder: Path, record: Record) -> dict[str, np.ndarray] | str:
+    """Return the predictions next to a record by evaluation set, or what is wrong with them."""
+    found = _predictions(folder, record)
+    if isinstance(found, str):
+        return found
+    with np.load(io.BytesIO(found), allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def _predictions(folder: Path, record: Record) -> bytes | str:
     try:
         data = (folder / PREDICTIONS).read_bytes()
     except OSError as error:
         return f"has no readable predictions ({error.strerror})"
-    if hashlib.sha256(data).hexdigest() != record.get("predictions_sha256"):
+    if hashlib.sha256(data).hexdigest() != record.predictions_sha256:
         return "has predictions that do not match their checksum"
-    return ""
+    return data
 
 
-def misplaced(path: Path, record: Mapping[str, Any]) -> str:
+def misplaced(path: Path, record: Record) -> str:
     """Say where a record belongs if it does not lie there."""
-    folder = f"seed{record.get('seed')}-{record.get('key')}"
-    place = (record.get("dataset"), record.get("method"), folder)
-    belongs = "/".join(map(str, place))
+    place = (record.dataset, record.method, f"seed{record.seed}-{record.key}")
+    belongs = "/".join(place)
     return "" if path.parts[-4:-1] == place else f"does not belong there but into {belongs}"
 
 
 def is_done(results: Path, cell: Cell, *, since: float = 0.0) -> bool:
-    """Tell whether a sound record of exactly this cell exists."""
-    return isinstance(read_done(results, cell, since=since), dict)
+    """Tell whether a valid record of exactly this cell exists."""
+    return isinstance(read_done(results, cell, since=since), Record)
 
 
-def same_numbers(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether two records of a cell differ in nothing but times and machines."""
-    first, second = (
-        {key: value for key, value in record.items() if key not in ABOUT_THE_RUN}
-        for record in (one, other)
-    )
-    return first == second
+def same_numbers(one: Record, other: Record) -> bool:
+    """Tell whether two records of a cell differ in nothing but times and machines.
+
+    The version of the scores does not count: another version may well give the same scores.
+    """
+    about = {"provenance": one.provenance, "timing": one.timing, "scores": one.scores}
+    return one == replace(other, **about)  # type: ignore[arg-type]
 
 
-def differences(record: Mapping[str, Any], cell: Cell) -> str:
+def differences(record: Record, cell: Cell) -> str:
     """Say what distinguishes a record from the cell of the same name."""
     reasons = [
         f"{name} changed"
         for name, value in cell.fingerprints().items()
-        if record["fingerprints"].get(name) != value
+        if record.fingerprints.get(name) != value
     ]
-    old, new = flat(record["settings"]), flat(cell.settings())
+    old, new = flat(record.settings), flat(cell.settings())
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             reasons.append(f"{name} {old.get(name)} instead of {new.get(name)}")
@@ -186,7 +227,7 @@ def differences(record: Mapping[str, Any], cell: Cell) -> str:
 
 def flat(settings: Any, prefix: str = "") -> dict[str, Any]:
     """Name nested settings by their path: ``{"train": {"lr": 1}}`` is ``{"train.lr": 1}``."""
-    if not isinstance(settings, dict):
+    if not isinstance(settings, Mapping):
         return {prefix: settings}
     found: dict[str, Any] = {}
     for key, value in settings.items():

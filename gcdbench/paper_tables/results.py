@@ -7,17 +7,18 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Cell
+from gcdbench.experiment.record import SPLITS as FIELDS
+from gcdbench.experiment.record import Record
 from gcdbench.paper_tables.tables import SPLITS, Entry, Panel, Plan, identity
 from gcdbench.report import paper_numbers as published
 from gcdbench.report.collect import percent
 from gcdbench.report.titles import set_title
 
-Scores = Mapping[str, Mapping[str, Any]]  # evaluation set -> all, old, new as fractions
+Scores = Mapping[str, Mapping[str, float | None]]  # evaluation set -> all, old, new as fractions
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Result:
 
     plan: Plan
     blocks: list[Block]
-    recorded: list[dict[str, Any]]  # records that were used
+    recorded: list[Record]  # records that were used
 
     @property
     def name(self) -> str:
@@ -77,15 +78,15 @@ def gather(plan: Plan, results: Path) -> Result:
     return Result(plan, blocks, list(found.values()))
 
 
-def _read(results: Path, cell: Cell) -> dict[str, Any] | None:
+def _read(results: Path, cell: Cell) -> Record | None:
     try:
         record = records.read_done(results, cell)
     except UserError:  # without the dataset there is no telling
         return None
-    return record if isinstance(record, dict) else None
+    return record if isinstance(record, Record) else None
 
 
-def _block(plan: Plan, entries: list[Entry], found: Mapping[str, dict[str, Any]]) -> Block:
+def _block(plan: Plan, entries: list[Entry], found: Mapping[str, Record]) -> Block:
     panel, table = entries[0].panel, plan.table
     printed = _printed(plan, panel)
     measured = [_seeds(entry, found, plan) for entry in entries]
@@ -116,7 +117,7 @@ def _printed(plan: Plan, panel: Panel) -> dict[tuple[str, str], dict[str, publis
     return {row: domains for row, domains in found.items() if row in rows}
 
 
-def _seeds(entry: Entry, found: Mapping[str, dict[str, Any]], plan: Plan) -> list[Scores]:
+def _seeds(entry: Entry, found: Mapping[str, Record], plan: Plan) -> list[Scores]:
     """Return the scores of every seed for which all datasets of the panel are recorded."""
     seeds = []
     for cells in entry.cells.values():
@@ -153,11 +154,11 @@ def _number(seeds: list[Scores], paper: published.Triple | None, name: str, spli
     )
 
 
-def columns_of(record: Mapping[str, Any], kinds: Iterable[str]) -> Scores:
+def columns_of(record: Record, kinds: Iterable[str]) -> Scores:
     """Return the evaluation sets of a record that make the columns, by the paper's names."""
-    sets, summary = record["sets"], record["summary"]
+    sets, summary = record.sets, record.summary
     by_role = {
-        role: {n: s for n, s in sets.items() if s["role"] == role and "/" not in n}
+        role: {n: s for n, s in sets.items() if s.role == role and "/" not in n}
         for role in ("source", "shifted", "unseen")
     }
     corruptions = dict.fromkeys(n.partition("/")[0] for n in sets if "/" in n)
@@ -169,4 +170,7 @@ def columns_of(record: Mapping[str, Any], kinds: Iterable[str]) -> Scores:
         "corruptions": {name: summary[name] for name in corruptions},
     }
     chosen = (item for kind in kinds for item in by_kind[kind].items())
-    return {published.normal_name(name): scores for name, scores in chosen}
+    return {
+        published.normal_name(name): {split: scores.rate(split) for split in FIELDS}
+        for name, scores in chosen
+    }

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,15 +17,10 @@ from gcdbench.core.suites import Suite
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Cell, Request, make_cells
+from gcdbench.experiment.record import Record, SetScores
 
 COLUMNS = ["dataset", "method", "seed", "set", "role", "split", "accuracy"]
 SPLITS = ("All", "Old", "New")
-# what a report reads from a record, and the type it must have
-_FIELDS: dict[str, type | tuple[type, ...]] = {
-    **{"key": str, "dataset": str, "method": str, "seed": int},
-    **{"settings": dict, "fingerprints": dict, "problem": dict, "sets": dict, "summary": dict},
-    **{"curve": list, "provenance": dict, "timing": dict},
-}
 
 
 class Place(NamedTuple):
@@ -68,7 +63,7 @@ class Collection:
     """The records of a request, and what was left out."""
 
     table: pd.DataFrame  # one row per record, evaluation set and split; accuracies in percent
-    records: list[dict[str, Any]] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
     planned: list[Place] = field(default_factory=list)  # in the order of the plan
     missing: list[Place] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
@@ -90,13 +85,13 @@ def collect(request: Request, results: Path) -> Collection:
         left_out += _of_unknown_methods(sound, suite, results)
         request = _with_recorded_methods(request, sound.values(), suite)
     cells = {cell.key: cell for cell in make_cells(request)}
-    chosen: dict[str, tuple[Path, dict[str, Any]]] = {}
+    chosen: dict[str, tuple[Path, Record]] = {}
     wanted = {_place(cell): cell for cell in cells.values()}
     for path, record in sound.items():
-        cell = wanted.get(Place(record["dataset"], record["method"], record["seed"]))
+        cell = wanted.get(Place(record.dataset, record.method, record.seed))
         if cell is None:
             continue
-        if record["key"] == cell.key and _same(record, cell):
+        if record.key == cell.key and _same(record, cell):
             chosen[cell.key] = path, record
         else:
             reason = (
@@ -115,17 +110,17 @@ def collect(request: Request, results: Path) -> Collection:
     )
 
 
-def tidy(chosen: Sequence[dict[str, Any]]) -> pd.DataFrame:
+def tidy(chosen: Sequence[Record]) -> pd.DataFrame:
     """Return one row per record, evaluation set and split."""
     rows = [
         {
-            "dataset": record["dataset"],
-            "method": record["method"],
-            "seed": record["seed"],
+            "dataset": record.dataset,
+            "method": record.method,
+            "seed": record.seed,
             "set": name,
-            "role": scores["role"],
+            "role": scores.role,
             "split": split,
-            "accuracy": percent(scores[split.lower()]),
+            "accuracy": percent(scores.rate(split)),
         }
         for record in chosen
         for name, scores in reported_sets(record).items()
@@ -139,46 +134,36 @@ def percent(share: float | None) -> float:
     return float("nan") if share is None else 100 * share
 
 
-def reported_sets(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def reported_sets(record: Record) -> dict[str, SetScores]:
     """Return the sets of a leaderboard: source, shifted domains, and the means of the others."""
-    sets = {n: s for n, s in record["sets"].items() if s["role"] != "unseen" and "/" not in n}
+    sets = {n: s for n, s in record.sets.items() if s.role != "unseen" and "/" not in n}
     for name, role in (("corrupted", "shifted"), ("others", "unseen")):
-        if name in record["summary"]:
-            sets[name] = {**record["summary"][name], "role": role}
+        if name in record.summary:
+            sets[name] = dataclasses.replace(record.summary[name], role=role)
     return sets
 
 
-def _read(results: Path) -> tuple[dict[Path, dict[str, Any]], list[LeftOut]]:
+def _read(results: Path) -> tuple[dict[Path, Record], list[LeftOut]]:
     """Read all records below a folder and part those that can be used from those that cannot."""
-    sound: dict[Path, dict[str, Any]] = {}
+    sound: dict[Path, Record] = {}
     left_out = []
     for path, record in records.read_all(results):
         if isinstance(record, records.Damaged):
             left_out.append(LeftOut(_below(path, results), "damaged", record.reason))
-        elif reason := _foreign(path, record):
+        elif reason := records.misplaced(path, record):
             left_out.append(LeftOut(_below(path, results), "foreign", reason))
         else:
             sound[path] = record
     return sound, left_out
 
 
-def _foreign(path: Path, record: Mapping[str, Any]) -> str:
-    """Say why a record with a right checksum is none that belongs where it lies."""
-    for name, kind in _FIELDS.items():
-        if not isinstance(record.get(name), kind):
-            return f"is not a record of gcdbench ({name} is missing or of a wrong type)"
-    return records.misplaced(path, record)
-
-
-def _of_unknown_methods(
-    sound: Mapping[Path, dict[str, Any]], suite: Suite, results: Path
-) -> list[LeftOut]:
-    mine = {path: one for path, one in sound.items() if one["dataset"] in suite.datasets}
-    unknown = {m for m in {one["method"] for one in mine.values()} if not _known(m)}
+def _of_unknown_methods(sound: Mapping[Path, Record], suite: Suite, results: Path) -> list[LeftOut]:
+    mine = {path: one for path, one in sound.items() if one.dataset in suite.datasets}
+    unknown = {m for m in {one.method for one in mine.values()} if not _known(m)}
     return [
-        LeftOut(_below(path, results), "foreign", f"is of {record['method']}, which is not here")
+        LeftOut(_below(path, results), "foreign", f"is of {record.method}, which is not here")
         for path, record in mine.items()
-        if record["method"] in unknown
+        if record.method in unknown
     ]
 
 
@@ -190,10 +175,8 @@ def _known(spec: str) -> bool:
     return True
 
 
-def _with_recorded_methods(
-    request: Request, sound: Iterable[dict[str, Any]], suite: Suite
-) -> Request:
-    recorded = {r["method"] for r in sound if r["dataset"] in suite.datasets}
+def _with_recorded_methods(request: Request, sound: Iterable[Record], suite: Suite) -> Request:
+    recorded = {r.method for r in sound if r.dataset in suite.datasets}
     known = sorted(filter(_known, recorded))
     if not known:
         raise UserError(
@@ -203,10 +186,10 @@ def _with_recorded_methods(
     return dataclasses.replace(request, methods=tuple(known))
 
 
-def _same(record: Mapping[str, Any], cell: Cell) -> bool:
+def _same(record: Record, cell: Cell) -> bool:
     """Tell whether a record's own settings are the cell's, as JSON sees them."""
     wanted = json.loads(json.dumps([cell.settings(), cell.fingerprints()]))
-    return [record["settings"], record["fingerprints"]] == wanted
+    return [record.settings, record.fingerprints] == wanted
 
 
 def _place(cell: Cell) -> Place:

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from gcdbench.experiment.record import Record
 from gcdbench.report import paper_numbers as published
 from gcdbench.report import statistics
 from gcdbench.report import titles as names
@@ -143,12 +143,12 @@ def make(collection: Collection, suite: str) -> Board:
     return Board(suite, collection, role, _numbers(collection), _standings(collection, role))
 
 
-def _unreadable(recorded: Iterable[Mapping[str, Any]]) -> list[str]:
+def _unreadable(recorded: Iterable[Record]) -> list[str]:
     """Say in which cells images could not be read."""
     cells = [
-        f"{count} in {record['method']} on {record['dataset']}, seed {record['seed']}"
+        f"{record.problem.unreadable.count} in {record.label}"
         for record in recorded
-        if (count := record["problem"].get("unreadable", {}).get("count", 0))
+        if record.problem.unreadable is not None
     ]
     if not cells:
         return []

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from gcdbench.experiment.record import Record, SetScores
 from gcdbench.report import statistics
 from gcdbench.report.collect import percent
 from gcdbench.report.leaderboard import Board
@@ -55,62 +56,60 @@ def outcomes(board: Board) -> pd.DataFrame:
     """Return where images end up: percent per role, method and outcome, over datasets and seeds."""
     rows = []
     for record in board.collection.records:
-        for name, scores in record["sets"].items():
-            if "/" in name or scores["role"] == "unseen":
+        for name, scores in record.sets.items():
+            if "/" in name or scores.role == "unseen":
                 continue
-            rows.append(_outcome_row(record, scores, scores["role"]))
-        if "corrupted" in record["summary"]:
-            rows.append(_outcome_row(record, record["summary"]["corrupted"], "shifted"))
+            rows.append(_outcome_row(record, scores, scores.role))
+        if "corrupted" in record.summary:
+            rows.append(_outcome_row(record, record.summary["corrupted"], "shifted"))
     table = pd.DataFrame(rows, columns=["dataset", "method", "role", *OUTCOMES])
     by_dataset = table.groupby(["role", "method", "dataset"], sort=False).mean()
     return by_dataset.groupby(["role", "method"], sort=False).mean()
 
 
-def _outcome_row(
-    record: Mapping[str, Any], scores: Mapping[str, Any], role: str
-) -> tuple[str | float, ...]:
-    shares = [percent(scores.get(outcome)) for outcome in OUTCOMES]
-    return record["dataset"], record["method"], role, *shares
+def _outcome_row(record: Record, scores: SetScores, role: str) -> tuple[str | float, ...]:
+    shares = [percent(scores.rate(outcome)) for outcome in OUTCOMES]
+    return record.dataset, record.method, role, *shares
 
 
-def corruptions(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def corruptions(records: Sequence[Record]) -> pd.DataFrame:
     """Return All in percent per method, corruption and severity, over datasets and seeds."""
     rows = []
     for record in records:
-        for name, scores in record["sets"].items():
+        for name, scores in record.sets.items():
             corruption, slash, severity = name.partition("/")
             if slash:
-                key = (record["dataset"], record["method"], corruption, int(severity))
-                rows.append((*key, percent(scores["all"])))
+                key = (record.dataset, record.method, corruption, int(severity))
+                rows.append((*key, percent(scores.all)))
     columns = ["dataset", "method", "corruption", "severity", "accuracy"]
     table = pd.DataFrame(rows, columns=columns)
     by_dataset = table.groupby(columns[:-1], sort=False)["accuracy"].mean()
     return by_dataset.groupby(columns[1:-1], sort=False).mean().reset_index()
 
 
-def losses(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def losses(records: Sequence[Record]) -> pd.DataFrame:
     """Return the sum of the loss terms per dataset, method, seed and epoch (counted from 1)."""
     rows = [
-        (r["dataset"], r["method"], r["seed"], row["epoch"] + 1, _sum(row["terms"]))
+        (r.dataset, r.method, r.seed, point.epoch + 1, _sum(point.terms))
         for r in records
-        for row in r["curve"]
+        for point in r.curve
     ]
     return pd.DataFrame(rows, columns=["dataset", "method", "seed", "epoch", "loss"])
 
 
-def learning(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def learning(records: Sequence[Record]) -> pd.DataFrame:
     """Return All in percent per dataset, method, seed, role and epoch, the last one included."""
     rows = []
     for record in records:
-        if not any("sets" in row for row in record["curve"]):
+        measured = [(point.epoch + 1, point.sets) for point in record.curve if point.sets]
+        if not measured:
             continue
-        key = (record["dataset"], record["method"], record["seed"])
-        roles = {name: scores["role"] for name, scores in record["sets"].items()}
-        measured = [(row["epoch"] + 1, row["sets"]) for row in record["curve"] if "sets" in row]
-        for epoch, sets in [*measured, (len(record["curve"]), record["sets"])]:
+        key = (record.dataset, record.method, record.seed)
+        roles = {name: scores.role for name, scores in record.sets.items()}
+        for epoch, sets in [*measured, (len(record.curve), record.sets)]:
             for name, scores in sets.items():
                 if roles.get(name) in ("source", "shifted"):
-                    rows.append((*key, roles[name], epoch, percent(scores["all"])))
+                    rows.append((*key, roles[name], epoch, percent(scores.all)))
     columns = ["dataset", "method", "seed", "role", "epoch", "accuracy"]
     table = pd.DataFrame(rows, columns=columns)
     return table.groupby(columns[:-1], sort=False)["accuracy"].mean().reset_index()

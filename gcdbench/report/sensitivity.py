@@ -12,6 +12,7 @@ import pandas as pd
 from gcdbench.errors import UserError, unknown
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Cell, Request, make_cells
+from gcdbench.experiment.record import Record
 from gcdbench.report.collect import tidy
 
 
@@ -29,12 +30,10 @@ def collect_varied(request: Request, results: Path, setting: str) -> Varied:
     cells = {(c.dataset, c.spec.text, c.seed): c for c in make_cells(request)}
     path = _path(setting, next(iter(cells.values())))
     tables = []
-    for _, record in records.read_all(results):
-        if isinstance(record, records.Damaged):
-            continue
-        cell = cells.get((record["dataset"], record["method"], record["seed"]))
+    for record in records.readable(results):
+        cell = cells.get((record.dataset, record.method, record.seed))
         if cell is not None and _differs_only_in(path, record, cell):
-            value = _value(record["settings"], record["problem"], path)
+            value = _value(record.settings, record.problem.num_classes, path)
             tables.append(tidy([record]).assign(value=value))
     if not tables:
         raise UserError(f"sensitivity: no record of these cells was found in {results}")
@@ -45,13 +44,9 @@ def _defaults(cells: Iterable[Cell], path: str) -> dict[str, Any]:
     """Return the value of a setting by dataset, where the methods have one in common."""
     found: dict[str, set[Any]] = {}
     for cell in cells:
-        found.setdefault(cell.dataset, set()).add(_value(cell.settings(), _facts(cell), path))
+        value = _value(cell.settings(), cell.problem().num_classes, path)
+        found.setdefault(cell.dataset, set()).add(value)
     return {dataset: values.pop() for dataset, values in found.items() if len(values) == 1}
-
-
-def _facts(cell: Cell) -> dict[str, Any]:
-    problem = cell.problem()
-    return {"num_classes": problem.num_classes, "num_old": problem.num_old}
 
 
 def _path(setting: str, cell: Cell) -> str:
@@ -64,15 +59,15 @@ def _path(setting: str, cell: Cell) -> str:
     raise unknown("setting", setting, names, "--over")
 
 
-def _value(settings: Mapping[str, Any], problem: Mapping[str, Any], path: str) -> Any:
-    """Return a setting's value; one that is left open, as the number of classes, is the data's."""
+def _value(settings: Mapping[str, Any], num_classes: int, path: str) -> Any:
+    """Return a setting's value; a number of classes that is not set is that of the data."""
     value = records.flat(settings)[path]
-    if value is None:
-        value = problem.get(path.rpartition(".")[2])
+    if value is None and path == "task.num_classes":
+        value = num_classes
     return str(value) if isinstance(value, list) or value is None else value
 
 
-def _differs_only_in(path: str, record: Mapping[str, Any], cell: Cell) -> bool:
-    old, new = records.flat(record["settings"]), records.flat(cell.settings())
+def _differs_only_in(path: str, record: Record, cell: Cell) -> bool:
+    old, new = records.flat(record.settings), records.flat(cell.settings())
     differing = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
-    return differing <= {path} and record["fingerprints"] == cell.fingerprints()
+    return differing <= {path} and record.fingerprints == cell.fingerprints()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import sys
 import time
 from collections.abc import Mapping
@@ -18,6 +17,16 @@ from torch import Tensor
 from gcdbench.experiment import heartbeat, records
 from gcdbench.experiment.key import score_version
 from gcdbench.experiment.plan import Cell
+from gcdbench.experiment.record import (
+    CurvePoint,
+    ProblemFacts,
+    Provenance,
+    Record,
+    SetScores,
+    Timing,
+    Unreadable,
+    part,
+)
 from gcdbench.nn.parallel import ProcessGroup, SingleProcess
 from gcdbench.runner import checkpoint
 from gcdbench.runner.feature_cache import FeatureCache
@@ -78,12 +87,11 @@ class CellRun:
             workers=context.options.workers,
             strict=context.options.strict,
         )
-        cell.check_code()  # by now all code is imported
-        self.origin["backbone"] = self.parts.pretrained
+        cell.check_code()  # by now all of it is imported
         self._saved = self._said = time.monotonic()
         self._fresh_steps = 0
 
-    def execute(self) -> dict[str, Any]:
+    def execute(self) -> Record:
         """Train, evaluate and write the record; an interrupted run resumes from its checkpoint."""
         resume = checkpoint.load_latest(self.folder, self.cell.key)
         if resume is not None:
@@ -107,7 +115,7 @@ class CellRun:
                 if options.keep_weights:
                     weights.keep(self.folder, self.cell.key, self.parts.model)
                 checkpoint.discard(self.folder)
-            self._track("end", **{name: s["all"] for name, s in record["sets"].items()})
+            self._track("end", **{name: s.all for name, s in record.sets.items()})
         return record
 
     def _steps_before(self, resume: trainer.Snapshot | None) -> int:
@@ -206,44 +214,45 @@ class CellRun:
             text = "%s: %d of the images cannot be read, the first one is %s; --strict refuses them"
             log.warning(text, self.cell.label, len(found), min(found))
 
-    def _record(self, final: Evaluation) -> dict[str, Any]:
-        cell, problem = self.cell, self.parts.problem
-        return _without_nan(
-            {
-                "key": cell.key,
-                "dataset": cell.dataset,
-                "method": cell.spec.text,
-                "seed": cell.seed,
-                "settings": cell.settings(),
-                "fingerprints": cell.fingerprints(),
-                "problem": {
-                    "num_classes": problem.num_classes,
-                    "num_old": problem.num_old,
-                    "assumed_classes": self.parts.model.method.task.num_classes,
-                    "labelled": len(problem.labelled),
-                    "unlabelled": len(problem.unlabelled),
-                    "notes": problem.notes,
-                    **_without(self._unreadable),
-                },
-                "scores": score_version(),
-                "sets": final.scores.sets,
-                "summary": final.scores.summary,
-                "curve": self.curve,
-                "provenance": {
-                    **self.origin,
-                    "device": device_name(self.context.device),
-                    "processes": self.context.group.size,
-                    "threads": torch.get_num_threads(),
-                },
-                "timing": self.meter.read(),
-            }
+    def _record(self, final: Evaluation) -> Record:
+        cell, problem, scores = self.cell, self.parts.problem, final.scores
+        return Record(
+            key=cell.key,
+            dataset=cell.dataset,
+            method=cell.spec.text,
+            seed=cell.seed,
+            settings=cell.settings(),
+            fingerprints=cell.fingerprints(),
+            problem=ProblemFacts(
+                num_classes=problem.num_classes,
+                num_old=problem.num_old,
+                assumed_classes=self.parts.model.method.task.num_classes,
+                labelled=len(problem.labelled),
+                unlabelled=len(problem.unlabelled),
+                notes=problem.notes,
+                unreadable=_noted(self._unreadable),
+            ),
+            scores=score_version(),
+            sets={name: part(SetScores, one) for name, one in scores.sets.items()},
+            summary={name: part(SetScores, one) for name, one in scores.summary.items()},
+            curve=tuple(part(CurvePoint, row) for row in self.curve),
+            provenance=part(Provenance, {**self.origin, **self._machine()}),
+            timing=part(Timing, self.meter.read()),
         )
 
+    def _machine(self) -> dict[str, Any]:
+        return {
+            "backbone": self.parts.pretrained,
+            "device": device_name(self.context.device),
+            "processes": self.context.group.size,
+            "threads": torch.get_num_threads(),
+        }
 
-def _without(unreadable: Mapping[str, str]) -> dict[str, Any]:
-    """Return the record's entry about unreadable images; empty if there are none."""
+
+def _noted(unreadable: Mapping[str, str]) -> Unreadable | None:
+    """Return what a record says about images that could not be read."""
     first = dict(sorted(unreadable.items())[:NAMED])
-    return {"unreadable": {"count": len(unreadable), "first": first}} if unreadable else {}
+    return Unreadable(len(unreadable), first) if unreadable else None
 
 
 def _loss(terms: dict[str, Tensor]) -> float:
@@ -252,12 +261,3 @@ def _loss(terms: dict[str, Tensor]) -> float:
 
 def _accuracies_only(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     return {n: {k: s[k] for k in ("all", "old", "new")} for n, s in evaluation.scores.sets.items()}
-
-
-def _without_nan(value: Any) -> Any:
-    """Return the value with None in place of NaN, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _without_nan(v) for key, v in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(v) for v in value]
-    return None if isinstance(value, float) and math.isnan(value) else value

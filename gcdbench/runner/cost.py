@@ -1,12 +1,7 @@
-"""Estimate what a cell will cost, from the cost of recorded cells.
-
-If no similar cell is recorded, the cost of a ViT-B/16 on a CPU is estimated from times that
-``benchmarks/speed/training.py --write`` has measured. Nothing here imports torch.
-"""
+"""What a cell will cost, judged by what recorded cells have cost. Nothing here imports torch."""
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -14,13 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcdbench.core.config import plain
-from gcdbench.core.paths import PACKAGE
 from gcdbench.errors import UserError
 from gcdbench.experiment.plan import Cell
+from gcdbench.experiment.record import Record
 
 VIEWS = 2  # of every image in a training step
-CONSTANTS = PACKAGE / "runner" / "constants.json"
-VIT_B16 = ("dino-vitb16", "clip-vitb16", "vit_base_patch16")  # prefixes of the names of such models
 
 
 @dataclass(frozen=True)
@@ -46,20 +39,17 @@ def work(train: Mapping[str, Any], *, pool: int, scored: int) -> int:
 class CostModel:
     """Seconds per image of recorded cells: of the same method if possible, else of any."""
 
-    def __init__(self, recorded: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, recorded: Iterable[Record]) -> None:
         self._rates: dict[tuple, list[float]] = defaultdict(list)
         for record in recorded:
-            if record.get("provenance", {}).get("side_by_side"):
-                continue  # its time includes that of other cells
-            problem, settings = record["problem"], record["settings"]
             images = work(
-                settings["train"],
-                pool=problem["labelled"] + problem["unlabelled"],
-                scored=sum(s["n"] for s in record["sets"].values()),
+                record.train,
+                pool=record.problem.labelled + record.problem.unlabelled,
+                scored=sum(s.n for s in record.sets.values()),
             )
-            rate = record["timing"]["wall_seconds"] / images
-            kind = _kind(settings["backbone"], settings["train"])
-            self._rates[(record["method"], *kind)].append(rate)
+            rate = record.timing.wall_seconds / images
+            kind = _kind(record.backbone, record.train)
+            self._rates[(record.method, *kind)].append(rate)
             self._rates[("", *kind)].append(rate)
 
     def estimate(self, cell: Cell) -> Estimate:
@@ -73,25 +63,7 @@ class CostModel:
                 number = len(rates)
                 basis = f"by {number} record{'s' * (number > 1)} {whose}"
                 return Estimate(images, images * statistics.median(rates), basis)
-        if not cell.backbone.name.startswith(VIT_B16) or cell.backbone.train_blocks != 1:
-            return Estimate(images)
-        seconds = measured_seconds(
-            cell.spec.method, images - scored, scored, banked=bool(train["view_bank"])
-        )
-        return Estimate(images, seconds, "by times measured on one CPU core; a GPU is far faster")
-
-
-def measured_seconds(method: str, trained: int, scored: int, *, banked: bool) -> float:
-    """Return the seconds that one CPU core takes for trained views and scored images.
-
-    For a method that was not measured, the most expensive one is taken.
-    """
-    constants = json.loads(CONSTANTS.read_text(encoding="utf-8"))
-    rates, by_method = constants["seconds_per_view"], constants["methods"]
-    own = by_method.get(method) or max(by_method.values(), key=lambda m: m["heads"])
-    trunk = 0.0 if banked else rates["trunk"]
-    each = rates["data"] + own["views"] * (trunk + rates["last block"]) + own["heads"]
-    return trained * each + scored * (rates["trunk"] + rates["tail"])
+        return Estimate(images)
 
 
 def _sizes(cell: Cell) -> tuple[int, int]:
@@ -104,7 +76,7 @@ def _sizes(cell: Cell) -> tuple[int, int]:
 
 
 def _kind(backbone: Mapping[str, Any], train: Mapping[str, Any]) -> tuple:
-    """Return what determines the cost of an image in addition to the method."""
+    """Return what decides the cost of an image in addition to the method."""
     return backbone["name"], backbone["train_blocks"], bool(train.get("view_bank"))
 
 

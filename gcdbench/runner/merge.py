@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from gcdbench.errors import UserError
 from gcdbench.experiment import heartbeat, records
+from gcdbench.experiment.record import Record
 
 
 @dataclass
@@ -41,26 +41,17 @@ def merge(sources: Sequence[Path], into: Path) -> Merged:
     return merged
 
 
-def valid_records(
-    results: Path, refused: list[tuple[Path, str]]
-) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Yield the valid records and append the others, with reasons, to ``refused``."""
+def valid_records(results: Path, refused: list[tuple[Path, str]]) -> Iterator[tuple[Path, Record]]:
+    """Yield the valid records; append the others, with reasons, to ``refused``."""
     for path, record in records.read_all(results):
-        reason = _distrust(path, record)
-        if not reason and isinstance(record, dict):
+        reason = records.invalid(path, record)
+        if not reason and isinstance(record, Record):
             yield path, record
         else:
             refused.append((path, reason))
 
 
-def _distrust(path: Path, record: Mapping[str, Any] | records.Damaged) -> str:
-    if isinstance(record, records.Damaged):
-        return record.reason
-    misplaced = records.misplaced(path, record) or records.wrong_key(record)
-    return misplaced or records.wrong_predictions(path.parent, record)
-
-
-def _add(folder: Path, record: Mapping[str, Any], target: Path, merged: Merged) -> None:
+def _add(folder: Path, record: Record, target: Path, merged: Merged) -> None:
     try:
         with heartbeat.locked(target):
             there = records.read_record(target / records.RECORD)
@@ -87,11 +78,11 @@ def _copy(folder: Path, target: Path) -> None:
         shutil.copy2(folder / heartbeat.LOG, target / heartbeat.LOG)
 
 
-def _known(record: Mapping[str, Any], target: Path) -> bool:
-    """Return whether these numbers are in a cell's folder, as its record or a previous one."""
+def _known(record: Record, target: Path) -> bool:
+    """Tell whether these numbers are in a cell's folder, as its record or a previous one."""
     for path in (target / records.RECORD, *target.glob(f"previous-*/{records.RECORD}")):
         there = records.read_record(path)
-        if isinstance(there, dict) and records.same_numbers(there, record):
+        if isinstance(there, Record) and records.same_numbers(there, record):
             return True
     return False
 

@@ -16,7 +16,9 @@ from typing import Any, Literal
 
 from gcdbench.errors import UserError
 from gcdbench.experiment import heartbeat, records
+from gcdbench.experiment.key import score_version
 from gcdbench.experiment.plan import Cell
+from gcdbench.experiment.record import Record
 from gcdbench.runner.cost import duration
 from gcdbench.runner.launchers import slurm
 
@@ -26,7 +28,7 @@ Kind = Literal[
 # queries the scheduler for the states of all jobs: job -> PENDING, RUNNING, ...
 Queue = Callable[[], Mapping[str, str]]
 
-
+OLDER_SCORES = "; scored by other code (gcdbench results rescore)"
 log = logging.getLogger(__name__)
 
 
@@ -84,9 +86,10 @@ def _judge(
     if progress is not None and heartbeat.is_alive(progress):
         here = progress["host"] == socket.gethostname()
         return "running here" if here else "running elsewhere", describe(progress), progress
-    if isinstance(record, dict):
-        seconds = record["timing"]["wall_seconds"]
-        return "done", f"in {duration(seconds)}", {"wall_seconds": seconds}
+    if isinstance(record, Record):
+        seconds = record.timing.wall_seconds
+        older = "" if record.scores == score_version() else OLDER_SCORES
+        return "done", f"in {duration(seconds)}{older}", {"wall_seconds": seconds}
     known = {} if job is None else {"job": job["job"]}
     if job and queued and job["job"] in queued:
         where = queued[job["job"]].lower()
@@ -137,7 +140,7 @@ def _stale(cell: Cell, folder: Path) -> str:
     paths = folder.parent.glob(f"seed{cell.seed}-*/{records.RECORD}")
     for path in sorted(paths, key=lambda p: p.stat().st_mtime, reverse=True):
         record = records.read_record(path)
-        if isinstance(record, dict):
+        if isinstance(record, Record):
             return f"recorded with {records.differences(record, cell) or 'another key'}"
     return ""
 

@@ -20,6 +20,7 @@ from gcdbench.core.settings import TrainConfig
 from gcdbench.nn.backbone import Backbone
 from gcdbench.ops.labels import UNLABELLED
 from gcdbench.training.compose import Composed, compose
+from gcdbench.training.frozen_features import Trunk
 from gcdbench.training.method import Batch, Clock, FitContext, PoolFeatures, Step, Task, seeded
 from gcdbench.training.trainer import make_optimizer, trained_state
 
@@ -68,12 +69,20 @@ class Bench:
             0, 1
         )
         self.task = Task(CLASSES, OLD, labels, EPOCHS, STEPS, self.seed)
-        self.model: Composed = compose(self.spec, self.configs, self.task, tiny_backbone(self.seed))
-        self.services = FitContext(self.store, lambda *p: seeded(self.seed, *p))
+        backbone = tiny_backbone(self.seed)
+        self.trunk = Trunk(backbone, torch.device("cpu"), owner="bench")
+        self.model: Composed = compose(self.spec, self.configs, self.task, backbone)
+        self.context = FitContext(self.compute_features, lambda *p: seeded(self.seed, *p))
         self.optimizer = make_optimizer(self.model, TrainConfig(lr=0.01))
         self.number = 0
 
+    @classmethod
+    def of(cls, text: str) -> Bench:
+        """Return a bench for a method as it is written on the command line: ``simgcd+mcc``."""
+        return cls(MethodSpec.parse(text))
+
     def clock(self) -> Clock:
+        """Return where training stands."""
         return Clock(self.number // STEPS, self.number, EPOCHS, STEPS, self.seed)
 
     def batch(self, rows: Tensor, purpose: str = "views") -> Batch:
@@ -89,8 +98,8 @@ class Bench:
 
     def begin(self) -> None:
         """Start training as the trainer does."""
-        self.model.begin_fit(self.services)
-        self.model.begin_epoch(self.clock(), self.services)
+        self.model.begin_fit(self.context)
+        self.model.begin_epoch(self.clock(), self.context)
         self.model.train()
         self.model.backbone.eval()
 
@@ -116,8 +125,12 @@ class Bench:
         self.number += 1
         return step
 
+    def has_changed_frozen(self) -> bool:
+        """Tell whether the frozen part of the backbone is not what was loaded."""
+        return self.trunk.key(self.model.backbone) != self.trunk.digest
+
     @torch.no_grad()
-    def store(self) -> PoolFeatures:
+    def compute_features(self) -> PoolFeatures:
         """Return features of the pool under the current weights."""
         encoded = self.model.backbone(self.images)
         rows = torch.arange(POOL)
@@ -197,6 +210,28 @@ def check_row_order(make: Callable[[], Bench]) -> None:
             )
 
 
+def check_frozen_part(make: Callable[[], Bench]) -> None:
+    """The frozen part of the backbone is left alone, or declared to be changed."""
+    bench = make()
+    changed = bench.has_changed_frozen()
+    if changed and not bench.model.method.changes_frozen:
+        raise ContractError(
+            "__init__ changes weights or modules of the backbone below its trained blocks; "
+            "declare it (changes_frozen = True), so that the frozen features are not shared"
+        )
+    if bench.model.method.changes_frozen and not changed:
+        raise ContractError("changes_frozen is True, but the frozen part is as it was loaded")
+    before = bench.trunk.key(bench.model.backbone)
+    bench.begin()
+    for _ in range(STEPS):
+        bench.update()
+    if bench.trunk.key(bench.model.backbone) != before:
+        raise ContractError(
+            "training changes weights of the backbone below its trained blocks; "
+            "features that were computed with the old ones would still be used"
+        )
+
+
 def check_determinism(make: Callable[[], Bench]) -> None:
     """The same seed gives the same numbers, and the global generator is not touched."""
     state = torch.get_rng_state()
@@ -246,8 +281,8 @@ def check_predictions(make: Callable[[], Bench]) -> None:
     bench.update()
     bench.model.eval()
     with torch.no_grad():
-        first = bench.model.predict(bench.store(), bench.services)
-        second = bench.model.predict(bench.store(), bench.services)
+        first = bench.model.predict(bench.compute_features(), bench.context)
+        second = bench.model.predict(bench.compute_features(), bench.context)
     if first.shape != (POOL,) or first.dtype not in (torch.int64, torch.int32):
         raise ContractError(
             f"predict returned {first.dtype} of shape {tuple(first.shape)}; "
@@ -276,6 +311,7 @@ CHECKS = (
     check_odd_batches,
     check_mixed_precision,
     check_gradients,
+    check_frozen_part,
     check_row_order,
     check_determinism,
     check_resume,

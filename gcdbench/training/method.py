@@ -197,6 +197,9 @@ class Method(nn.Module):
     train_defaults: ClassVar[dict[str, Any]] = {}  # the method's own defaults for TrainConfig
     techniques: ClassVar[tuple[str, ...]] = ()  # applied unless it is written as method-technique
     provides: ClassVar[frozenset[str]] = frozenset()  # of: logits, projection
+    # whether __init__ changes weights or modules of the backbone's frozen part: such a method gets
+    # frozen features of its own, which no other cell shares
+    changes_frozen: ClassVar[bool] = False
 
     @dataclass(frozen=True)
     class Config:

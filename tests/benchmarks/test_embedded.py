@@ -13,8 +13,11 @@ import pytest
 import timm
 import torch
 from helpers.paths import ROOT
+from helpers.synthetic_records import make_record, set_scores
 from safetensors.torch import load_file
 from scipy import stats
+
+from gcdbench.experiment.record import Record
 
 SCRIPTS = ROOT / "benchmarks" / "embedded"
 
@@ -171,7 +174,7 @@ def test_an_interrupted_training_gives_the_same_weights(script, arguments, tmp_p
 
 
 def test_the_ceiling_is_asked_about_drawings_it_has_seen_in_no_variant(script):
-    # two corruptions of twelve drawings, beside twenty clean ones; a domain that is not trained on
+    # two corruptions of twelve drawings, with twenty clean ones; a domain that is not trained on
     labels = np.concatenate([np.arange(20) % 4, np.arange(12) % 3, np.arange(12) % 3, [0, 1]])
     rows = {"original": range(20), "fog/1": range(20, 32), "snow/1": range(32, 44), "far": (44, 45)}
     sets = {name: SimpleNamespace(rows=np.array(found)) for name, found in rows.items()}
@@ -186,13 +189,13 @@ def test_the_ceiling_is_asked_about_drawings_it_has_seen_in_no_variant(script):
 # --- reading records
 
 
-def scored(method: str, seed: int, source: float, shifted: float, **config) -> dict:
+def scored(method: str, seed: int, source: float, shifted: float, **config) -> Record:
     """Make as much of a record as reading needs."""
     both = {"line": ("source", source), "solid": ("shifted", shifted)}
-    sets = {n: {"role": role, "all": a, "old": a, "new": a} for n, (role, a) in both.items()}
+    sets = {name: set_scores(role, accuracy) for name, (role, accuracy) in both.items()}
     settings = {"config": {method.split("+")[0].split("-")[0]: config}}
     where = {"dataset": "line+solid", "method": method, "seed": seed}
-    return {**where, "settings": settings, "sets": sets, "summary": {}}
+    return make_record(**where, settings=settings, sets=sets)
 
 
 def test_kendalls_tau_is_that_of_scipy(script):

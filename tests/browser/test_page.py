@@ -133,10 +133,10 @@ def test_a_cell_opens_by_key_shows_its_run_and_closes_by_key(opened, board):
     opened.js("document.querySelectorAll('#details input[name=run]')[2].click()")
     record = next(
         r for r in board.collection.records
-        if (r["method"], r["dataset"], r["seed"]) == ("simgcd", "cub-c", 2)
+        if (r.method, r.dataset, r.seed) == ("simgcd", "cub-c", 2)
     )  # fmt: skip
-    assert record["key"] in dialog.text
-    assert f"{100 * record['sets']['original']['all']:.1f}" in dialog.text
+    assert record.key in dialog.text
+    assert f"{100 * record.sets['original'].all:.1f}" in dialog.text
     opened.driver.switch_to.active_element.send_keys("\ue00c")  # escape
     assert not dialog.is_displayed()
 
@@ -152,15 +152,15 @@ def test_two_methods_are_compared_image_by_image(opened, board):
     opened.choose("#pair [name=seed]", "1")
     counts = [int(span.text or 0) for span in opened.all("#outcome .stack:nth-of-type(1) span")]
     record = {
-        r["method"]: r["sets"]["original"]
+        r.method: r.sets["original"]
         for r in board.collection.records
-        if (r["dataset"], r["seed"]) == ("cub-c", 1)
+        if (r.dataset, r.seed) == ("cub-c", 1)
     }
     only_first, both, _, only_second = counts
-    total = record["simgcd"]["n"]
+    total = record["simgcd"].n
     assert sum(counts) == total
-    assert (only_first + both) / total == pytest.approx(record["simgcd"]["all"])
-    assert (only_second + both) / total == pytest.approx(record["rankstats"]["all"])
+    assert (only_first + both) / total == pytest.approx(record["simgcd"].all)
+    assert (only_second + both) / total == pytest.approx(record["rankstats"].all)
     rows = opened.all("#classes details")
     assert len(rows) == 12
     rows[0].find_element("css selector", "summary").click()

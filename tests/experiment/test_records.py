@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.synthetic_records import PROVENANCE, TIMING, make_record, set_scores
 
 from gcdbench.core.files import write_atomically
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
-from gcdbench.experiment.key import key_of
+from gcdbench.experiment.record import CurvePoint, Record
 
 PREDICTIONS = {"ink": np.arange(5, dtype=np.int32), "chalk": np.zeros(3, dtype=np.int32)}
+KEY = make_record().key
 
 
-KEY = key_of({}, {})
-
-
-def content(key: str = KEY, **more) -> dict:
-    facts = {"key": key, "dataset": "toy", "method": "m", "seed": 0, "sets": {"ink": {"all": 0.5}}}
-    return {**facts, "settings": {}, "fingerprints": {}, "timing": {}, "provenance": {}, **more}
+def content(key: str = KEY, **more) -> Record:
+    sets = {"ink": set_scores("source", 0.5, new=None, rates={"nmi": 0.25})}
+    return make_record(**{"key": key, "sets": sets} | more)
 
 
 def cell(key: str = KEY, **more) -> SimpleNamespace:
@@ -40,7 +41,75 @@ def folder(tmp_path):
 
 def test_a_record_comes_back_as_it_was(folder):
     found = records.read_record(folder / "record.json")
-    assert {key: found[key] for key in content()} == content()
+    assert found.predictions_sha256
+    assert replace(found, predictions_sha256="") == content()
+
+
+def test_a_record_of_the_first_format_stays_readable_as_it_is(folder, tmp_path):
+    path = folder / "record.json"
+    old = json.loads(path.read_text())
+    del old["scores"], old["sha256"]
+    old |= {"format": 1, "provenance": {**old["provenance"], "side_by_side": False}}
+    old["sha256"] = hashlib.sha256(json.dumps(old, sort_keys=True).encode()).hexdigest()
+    expected = records.read_record(path)
+    path.write_text(json.dumps(old))
+    assert records.read_record(path) == expected
+    assert records.is_done(tmp_path, cell())
+
+
+def test_a_record_is_written_in_the_present_format_with_all_digits(tmp_path):
+    third = {"ink": set_scores("source", 1 / 3, old=0.1 + 0.2)}
+    path = records.write_record(tmp_path, content(sets=third), PREDICTIONS)
+    assert json.loads(path.read_text())["format"] == 2
+    assert records.read_record(path).sets == third
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"sets": None}, "sets is missing"),
+        ({"seed": "0"}, "seed is not a whole number"),
+        ({"problem": {"num_classes": 3}}, "problem.num_old is missing"),
+        ({"extra": 1}, "extra is not known"),
+        ({"format": 3}, "is not a record of format 1 or 2"),
+    ],
+)
+def test_json_that_is_no_record_is_damaged_with_a_sentence(folder, change, reason):
+    path = folder / "record.json"
+    changed = {**json.loads(path.read_text()), **change}
+    del changed["sha256"]
+    changed["sha256"] = hashlib.sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(changed))
+    found = records.read_record(path)
+    assert isinstance(found, records.Damaged)
+    assert reason in found.reason
+
+
+def test_a_number_that_is_none_is_damage(folder):
+    path = folder / "record.json"
+    path.write_text(path.read_text().replace("0.25", "NaN"))
+    found = records.read_record(path)
+    assert isinstance(found, records.Damaged)
+    assert found.reason == "cannot be read (NaN is not a number that a record can hold)"
+
+
+def test_a_rewritten_record_is_no_newer_and_keeps_its_predictions(folder, tmp_path):
+    path = folder / "record.json"
+    os.utime(path, (1000, 1000))
+    records.rewrite(path, replace(records.read_record(path), scores="new"))
+    assert records.read_done(tmp_path, cell()).scores == "new"
+    assert path.stat().st_mtime == 1000
+    assert sorted(one.name for one in folder.iterdir()) == ["predictions.npz", "record.json"]
+
+
+def test_predictions_come_back_unless_they_were_changed(folder):
+    record = records.read_record(folder / "record.json")
+    found = records.read_predictions(folder, record)
+    assert found.keys() == PREDICTIONS.keys()
+    assert all((found[name] == PREDICTIONS[name]).all() for name in found)
+    (folder / "predictions.npz").write_bytes(b"x")
+    reason = "has predictions that do not match their checksum"
+    assert records.read_predictions(folder, record) == reason
 
 
 def test_the_same_predictions_have_the_same_bytes(folder, tmp_path):
@@ -96,12 +165,12 @@ def test_a_record_from_before_the_given_time_does_not_count(folder, tmp_path):
 def test_a_new_record_leaves_the_old_one_beside_it(folder, tmp_path):
     old = (folder / "record.json").read_bytes()
     for number in (1, 2):
-        records.write_record(folder, content(run=number), {"ink": np.full(5, number)})
+        records.write_record(folder, content(scores=str(number)), {"ink": np.full(5, number)})
     assert (folder / "previous-1/record.json").read_bytes() == old
     kept = records.read_record(folder / "previous-2/record.json")
-    assert kept["run"] == 1
+    assert kept.scores == "1"
     assert records.wrong_predictions(folder / "previous-2", kept) == ""
-    assert records.read_record(folder / "record.json")["run"] == 2
+    assert records.read_record(folder / "record.json").scores == "2"
     assert [path for path, _ in records.read_all(tmp_path)] == [folder / "record.json"]
 
 
@@ -117,7 +186,7 @@ def test_an_error_while_writing_loses_nothing(folder, monkeypatch, at):
 
     monkeypatch.setattr(records, "write_atomically", fail)
     with pytest.raises(OSError, match="No space"):
-        records.write_record(folder, content(run=1), {"ink": np.ones(5)})
+        records.write_record(folder, content(scores="1"), {"ink": np.ones(5)})
     assert records.read_record(folder / "previous-1/record.json") == old
     assert records.wrong_predictions(folder / "previous-1", old) == ""
 
@@ -144,22 +213,24 @@ def test_what_killed_processes_left_is_cleaned_up(folder):
 
 
 def test_a_difference_names_the_setting_and_both_values():
-    record = {
-        "settings": {"train": {"lr": 0.1, "epochs": 2}},
-        "fingerprints": {"code": "a", "problem": "p"},
-    }
+    record = make_record(
+        settings={"train": {"lr": 0.1, "epochs": 2}},
+        fingerprints={"code": "a", "problem": "p"},
+    )
     now = cell(
-        settings=lambda: {"train": {"lr": 0.05, "epochs": 2}},
+        settings=lambda: {**record.settings, "train": {"lr": 0.05, "epochs": 2}},
         fingerprints=lambda: {"code": "b", "problem": "p"},
     )
     assert records.differences(record, now) == "code changed, train.lr 0.1 instead of 0.05"
 
 
 def test_times_and_machines_do_not_count_as_numbers():
-    one = content(timing={"wall_seconds": 1.0}, provenance={"platform": "a"}, sha256="x")
-    two = content(timing={"wall_seconds": 2.0}, provenance={"platform": "b"}, sha256="y")
+    slower = replace(TIMING, wall_seconds=2.0)
+    elsewhere = replace(PROVENANCE, platform="b")
+    one, two = content(), content(timing=slower, provenance=elsewhere, scores="newer")
     assert records.same_numbers(one, two)
-    assert not records.same_numbers(one, {**two, "curve": []})
+    assert not records.same_numbers(one, replace(two, curve=(CurvePoint(0, 0.1, {"a": 1.0}),)))
+    assert not records.same_numbers(one, replace(two, sets={"ink": set_scores("source", 0.5)}))
 
 
 def test_a_results_folder_below_a_file_is_refused_in_one_sentence(tmp_path):
@@ -170,7 +241,9 @@ def test_a_results_folder_below_a_file_is_refused_in_one_sentence(tmp_path):
 
 def test_numbers_that_are_not_finite_cannot_enter_a_record(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
-        records.write_record(tmp_path, content(curve=[float("nan")]), PREDICTIONS)
+        records.write_record(
+            tmp_path, content(curve=(CurvePoint(0, float("nan"), {}),)), PREDICTIONS
+        )
     assert not (tmp_path / "record.json").exists()
 
 

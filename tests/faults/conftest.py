@@ -12,6 +12,7 @@ from helpers.toy import Toy, make_toy
 
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Cell
+from gcdbench.experiment.record import Record
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,8 +48,8 @@ class Expectation:
         self.toy.run(list(cells))
         for cell in cells:
             found, expected = (records.read_done(t.results, cell) for t in (toy, self.toy))
-            assert isinstance(found, dict), found
-            assert isinstance(expected, dict), expected
+            assert isinstance(found, Record), found
+            assert isinstance(expected, Record), expected
             assert records.same_numbers(found, expected)
         return True
 

@@ -40,7 +40,7 @@ def flip_a_bit(path) -> None:
 
 def start_of(toy, cell) -> int:
     """Return the number of restarts that the record counts."""
-    return records.read_done(toy.results, cell)["timing"]["restarts"]
+    return records.read_done(toy.results, cell).timing.restarts
 
 
 def test_a_flipped_bit_in_the_newest_checkpoint(toy, undisturbed, interrupted, caplog):

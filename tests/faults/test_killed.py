@@ -39,7 +39,7 @@ def test_killed_again_and_again(toy, undisturbed):
     for step in (1, 2, 5, 8):
         killed(toy, cell, arrange=lambda step=step: dies_at_step(step))
     assert undisturbed.met(toy, cell)
-    assert records.read_done(toy.results, cell)["timing"]["restarts"] == 4
+    assert records.read_done(toy.results, cell).timing.restarts == 4
 
 
 @pytest.mark.parametrize("half", [True, False], ids=["half written", "written, not yet in place"])

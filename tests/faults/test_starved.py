@@ -1,4 +1,4 @@
-"""No room, no permission, no memory, no finite loss: a clear sentence, and a way to go on."""
+"""No room, no permission, no memory, no finite loss: a clear sentence, and a way to continue."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_small_disk_is_full_at_a_checkpoint(made, undisturbed, small_disk):
     assert checkpoint.files(folder)[0].name == "checkpoint-00000004.pt"
     ballast.unlink()
     assert undisturbed.met(toy, cell)
-    assert records.read_done(place, cell)["timing"]["restarts"] == 1
+    assert records.read_done(place, cell).timing.restarts == 1
 
 
 @pytest.mark.parametrize("name", ["predictions.npz", "record.json"])

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gcdbench.experiment.key import key_of
+from gcdbench.experiment.plan import Cell
+from gcdbench.experiment.record import (
+    Commit,
+    CurvePoint,
+    ProblemFacts,
+    Provenance,
+    Record,
+    SetScores,
+    SplitAccuracies,
+    Timing,
+)
 from gcdbench.experiment.records import write_record
 from gcdbench.report.collect import Collection, Place, Truth, tidy
 from gcdbench.report.correctness import right
@@ -26,6 +39,70 @@ LEVELS = {
 }
 HARDNESS = {"line+solid": 1.0, "line+color": 1.1, "line+quickdraw": 0.7}
 CORRUPTIONS = ("gaussian_noise", "fog", "zoom_blur")
+
+
+SETTINGS = {
+    "source": {"drawshift": {}},
+    "train": {"epochs": 8, "lr": 0.1, "batch_size": 128, "draws_per_epoch": None},
+    "backbone": {"name": "embedded", "weights": None, "train_blocks": 1},
+    "config": {},
+}
+PROVENANCE = Provenance(
+    versions={"gcdbench": "0.1.0", "torch": "2.6.0", "python": "3.11.7"},
+    platform="Linux",
+    processor="a processor",
+    device="cpu",
+    processes=1,
+    threads=2,
+    git=Commit("0123456789abcdef0123456789abcdef01234567", dirty=False),
+)
+TIMING = Timing(
+    started=1.7e9, restarts=0, wall_seconds=61.5, cpu_seconds=118.0, peak_memory_mb=812.0
+)
+
+
+def set_scores(role: str, every: float, **more: Any) -> SetScores:
+    """Make scores of a set: All, and the same for Old and New unless they are given."""
+    usual = {"all": every, "old": every, "new": every, "n": 10, "n_old": 5}
+    return SetScores(**usual | more, role=role)
+
+
+def make_record(**given: Any) -> Record:
+    """Make a record of which only what is given matters; its key is that of its settings."""
+    settings = SETTINGS | given.pop("settings", {})
+    prints = given.pop("fingerprints", {"problem": "p", "weights": "w", "code": "c"})
+    usual: dict[str, Any] = {
+        "key": key_of(settings, prints),
+        "dataset": "toy",
+        "method": "m",
+        "seed": 0,
+        "settings": settings,
+        "fingerprints": prints,
+        "problem": ProblemFacts(12, 6, 12, 70, 500, {}),
+        "scores": "",
+        "sets": {},
+        "summary": {},
+        "curve": (),
+        "provenance": PROVENANCE,
+        "timing": TIMING,
+    }
+    return Record(**usual | given)
+
+
+def record_of(cell: Cell, **given: Any) -> Record:
+    """Make a record of a real cell."""
+    problem = cell.problem()
+    facts = ProblemFacts(
+        num_classes=problem.num_classes,
+        num_old=problem.num_old,
+        assumed_classes=problem.num_classes,
+        labelled=len(problem.labelled),
+        unlabelled=len(problem.unlabelled),
+        notes=problem.notes,
+    )
+    own = {"key": cell.key, "dataset": cell.dataset, "method": cell.spec.text, "seed": cell.seed}
+    made = {"settings": cell.settings(), "fingerprints": cell.fingerprints(), "problem": facts}
+    return make_record(**own | made | given)
 
 
 def truth(dataset: str, *, images: int = 300, num_old: int = 6, num_new: int = 6) -> Truth:
@@ -54,7 +131,7 @@ def predictions(
     return found
 
 
-def scores(preds: np.ndarray, labels: np.ndarray, num_old: int, role: str) -> dict[str, Any]:
+def scores(preds: np.ndarray, labels: np.ndarray, num_old: int, role: str) -> SetScores:
     """Score a set as the evaluator does."""
     hit, old = right(preds, labels), labels < num_old
     said_old = np.isin(preds, np.unique(preds[hit & old]))
@@ -64,24 +141,25 @@ def scores(preds: np.ndarray, labels: np.ndarray, num_old: int, role: str) -> di
         "old_to_wrong_old": old & said_old & ~hit,
         "new_to_wrong_new": ~old & ~said_old & ~hit,
     }
-    return {
-        "role": role,
-        "all": float(hit.mean()),
-        "old": float(hit[old].mean()),
-        "new": float(hit[~old].mean()),
-        "n": len(labels),
-        "n_old": int(old.sum()),
+    rates = {
         "nmi": 0.5,
         "ari": 0.4,
         **{kind: float(chosen.mean()) for kind, chosen in kinds.items()},
         "false_negative_rate": float(said_old[~old].mean()),
         "false_positive_rate": float((~said_old)[old].mean()),
     }
+    return SetScores(
+        role=role,
+        all=float(hit.mean()),
+        old=float(hit[old].mean()),
+        new=float(hit[~old].mean()),
+        n=len(labels),
+        n_old=int(old.sum()),
+        rates=rates,
+    )
 
 
-def record(
-    place: Place, answer: Truth, preds: dict[str, np.ndarray], *, epochs: int = 8
-) -> dict[str, Any]:
+def record(place: Place, answer: Truth, preds: dict[str, np.ndarray], *, epochs: int = 8) -> Record:
     """Make a record as the runner does."""
     names = list(answer.labels)
     roles = {name: "source" if name == names[0] else "shifted" for name in names}
@@ -91,34 +169,20 @@ def record(
         "dataset": place.dataset,
         "method": place.method,
         "seed": place.seed,
-        "train": {"epochs": epochs, "lr": 0.1, "batch_size": 128},
-        "backbone": {"name": "embedded", "weights": None, "train_blocks": 1},
+        "train": {**SETTINGS["train"], "epochs": epochs},
         "config": {place.method: {"temperature": 0.07, "classes": 12}},
         "protocol": "v2",
     }
-    return {
-        "format": 1,
-        "key": hashlib.sha256(repr(place).encode()).hexdigest()[:16],
-        "dataset": place.dataset,
-        "method": place.method,
-        "seed": place.seed,
-        "settings": settings,
-        "fingerprints": {"problem": "p", "weights": "w", "code": "c"},
-        "problem": {"num_classes": 12, "num_old": 6, "labelled": 70, "unlabelled": 500},
-        "sets": sets,
-        "summary": {"pooled": _mean([scores(*_pooled(preds, answer), answer.num_old, "")])},
-        "curve": [_epoch(number, epochs, sets, rng) for number in range(epochs)],
-        "provenance": {
-            "versions": {"gcdbench": "0.1.0", "torch": "2.6.0", "python": "3.11.7"},
-            "platform": "Linux",
-            "processor": "a processor",
-            "git": {"commit": "0123456789abcdef0123456789abcdef01234567", "dirty": False},
-            "device": "cpu",
-            "threads": 2,
-        },
-        "timing": {"started": 1.7e9, "wall_seconds": 61.5, "cpu_seconds": 118.0}
-        | {"peak_memory_mb": 812.0},
-    }
+    return make_record(
+        key=hashlib.sha256(repr(place).encode()).hexdigest()[:16],
+        dataset=place.dataset,
+        method=place.method,
+        seed=place.seed,
+        settings=settings,
+        sets=sets,
+        summary={"pooled": scores(*_pooled(preds, answer), answer.num_old, "")},
+        curve=tuple(_epoch(number, epochs, sets, rng) for number in range(epochs)),
+    )
 
 
 def _pooled(preds: dict[str, np.ndarray], answer: Truth) -> tuple[np.ndarray, np.ndarray]:
@@ -126,45 +190,58 @@ def _pooled(preds: dict[str, np.ndarray], answer: Truth) -> tuple[np.ndarray, np
     return np.concatenate([preds[name] for name in answer.labels]), labels
 
 
-def _epoch(number: int, epochs: int, sets: Any, rng: np.random.RandomState) -> dict[str, Any]:
+def _epoch(
+    number: int, epochs: int, sets: dict[str, SetScores], rng: np.random.RandomState
+) -> CurvePoint:
     done = (number + 1) / epochs
-    row: dict[str, Any] = {
-        "epoch": number,
-        "lr": 0.1 * (1 - number / epochs),
-        "terms": {
-            "classify": 2.1 * np.exp(-2 * done) + 0.05 * rng.random_sample(),
-            "distil": 1.4 * np.exp(-done) + 0.05 * rng.random_sample(),
-        },
+    terms = {
+        "classify": 2.1 * np.exp(-2 * done) + 0.05 * rng.random_sample(),
+        "distil": 1.4 * np.exp(-done) + 0.05 * rng.random_sample(),
     }
+    measured = {}
     if number % 2 == 1 and number < epochs - 1:
         share = 1 - np.exp(-3 * done)
-        row["sets"] = {n: {k: s[k] * share for k in ("all", "old", "new")} for n, s in sets.items()}
-    return row
+        measured = {
+            name: SplitAccuracies(one.all * share, one.old * share, one.new * share)
+            for name, one in sets.items()
+        }
+    return CurvePoint(number, 0.1 * (1 - number / epochs), terms, measured)
 
 
-def with_corruptions(made: dict[str, Any]) -> dict[str, Any]:
+def with_corruptions(made: Record) -> Record:
     """Turn the shifted set of a record into corruptions at five severities, as in SSB-C."""
-    shifted = next(n for n, s in made["sets"].items() if s["role"] == "shifted")
-    base = made["sets"].pop(shifted)
+    sets, summary = dict(made.sets), dict(made.summary)
+    shifted = next(name for name, one in sets.items() if one.role == "shifted")
+    base = sets.pop(shifted)
     for place, name in enumerate(CORRUPTIONS):
         for severity in range(1, 6):
             factor = 1.2 - 0.12 * severity - 0.1 * place
-            score = {**base, **{k: min(1.0, base[k] * factor) for k in ("all", "old", "new")}}
-            made["sets"][f"{name}/{severity}"] = score
-        members = [made["sets"][f"{name}/{severity}"] for severity in range(1, 6)]
-        made["summary"][name] = _mean(members)
-    for row in made["curve"]:
-        if "sets" in row:
-            row["sets"] |= {f"{name}/3": row["sets"][shifted] for name in CORRUPTIONS}
-            del row["sets"][shifted]
-    members = [s for n, s in made["sets"].items() if "/" in n]
-    made["summary"]["corrupted"] = _mean(members)
-    return made
+            changed = {k: min(1.0, base.rate(k) * factor) for k in ("all", "old", "new")}
+            sets[f"{name}/{severity}"] = replace(base, **changed)
+        summary[name] = _mean([sets[f"{name}/{severity}"] for severity in range(1, 6)])
+    summary["corrupted"] = _mean([one for name, one in sets.items() if "/" in name])
+    curve = tuple(_with_corruptions(point, shifted) for point in made.curve)
+    return replace(made, sets=sets, summary=summary, curve=curve)
 
 
-def _mean(members: list[dict[str, Any]]) -> dict[str, Any]:
-    keys = [key for key in members[0] if key != "role"]
-    return {key: sum(one[key] for one in members) / len(members) for key in keys}
+def _with_corruptions(point: CurvePoint, shifted: str) -> CurvePoint:
+    if not point.sets:
+        return point
+    kept = {name: one for name, one in point.sets.items() if name != shifted}
+    more = {f"{name}/3": point.sets[shifted] for name in CORRUPTIONS}
+    return replace(point, sets=kept | more)
+
+
+def _mean(members: list[SetScores]) -> SetScores:
+    def mean(name: str) -> float:
+        return sum(one.rate(name) for one in members) / len(members)
+
+    return SetScores(
+        **{name: mean(name) for name in ("all", "old", "new")},
+        n=sum(one.n for one in members),
+        n_old=sum(one.n_old for one in members),
+        rates={name: mean(name) for name in members[0].rates},
+    )
 
 
 def collection(
@@ -193,12 +270,12 @@ def collection(
         one = record(place, answer, preds)
         one = with_corruptions(one) if corrupted else one
         if unseen:  # the mean over domains that are not trained on
-            one["summary"]["others"] = one["summary"]["pooled"]
-        folder = results / place.dataset / place.method / f"seed{place.seed}-{one['key']}"
+            one = replace(one, summary={**one.summary, "others": one.summary["pooled"]})
+        folder = results / place.dataset / place.method / f"seed{place.seed}-{one.key}"
         write_record(folder, one, preds)
         digest = hashlib.sha256((folder / "predictions.npz").read_bytes()).hexdigest()
-        made.append({**one, "predictions_sha256": digest})
-        folders[one["key"]] = folder
+        made.append(replace(one, predictions_sha256=digest))
+        folders[one.key] = folder
     return Collection(
         table=tidy(made),
         records=made,

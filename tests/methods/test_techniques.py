@@ -39,10 +39,10 @@ def test_a_technique_has_no_part_in_the_evaluation(technique):
     plain, laid = bench(MethodSpec.parse("simgcd")), bench(spelled("simgcd", technique))
     laid.model.eval()
     with torch.no_grad():
-        a, b = plain.store().features, laid.store().features
+        a, b = plain.compute_features().features, laid.compute_features().features
         torch.testing.assert_close(a, b)
-        first = plain.model.predict(plain.store(), plain.services)
-        assert torch.equal(first, laid.model.predict(laid.store(), laid.services))
+        first = plain.model.predict(plain.compute_features(), plain.context)
+        assert torch.equal(first, laid.model.predict(laid.compute_features(), laid.context))
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
@@ -77,7 +77,7 @@ def test_a_curriculum_of_ease_admits_more_images_and_keeps_half_labelled():
     shares = []
     for epoch in range(4):
         made.number = epoch * 3
-        weights = made.model.begin_epoch(made.clock(), made.services)
+        weights = made.model.begin_epoch(made.clock(), made.context)
         shares.append(float((weights[hidden] > 0).double().mean()))
         assert weights[hidden].sum() == pytest.approx(float(weights[~hidden].sum()))
     assert shares[0] < shares[1] < shares[-1] == 1.0

@@ -7,14 +7,17 @@ import io
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.synthetic_records import make_record, record_of, set_scores
 
 from gcdbench.cli.main import main
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Request, make_cells
+from gcdbench.experiment.record import SetScores
 from gcdbench.paper_tables.render import markdown, to_csv
 from gcdbench.paper_tables.results import columns_of, gather
 from gcdbench.paper_tables.tables import (
@@ -38,16 +41,10 @@ def plan(name: str, **choice):
 
 def write(results, cell, *, shares, **more):
     """Write a record of a cell in which every set has the given fractions (all, old, new)."""
-    scores = dict(zip(("all", "old", "new"), shares, strict=True))
-    sets = {n: {"role": s.role, **scores} for n, s in cell.problem().sets.items()}
-    record = {
-        "key": cell.key,
-        "settings": cell.settings(),
-        "fingerprints": cell.fingerprints(),
-        "sets": sets,
-        "summary": {"others": scores, "corrupted": scores},
-        **more,
-    }
+    scores = SetScores(*shares, n=10, n_old=5)
+    sets = {n: replace(scores, role=s.role) for n, s in cell.problem().sets.items()}
+    summary = {"others": scores, "corrupted": scores}
+    record = record_of(cell, sets=sets, summary=summary, **more)
     folder = records.cell_folder(results, cell)
     records.write_record(folder, record, {"all": np.zeros(1)})
 
@@ -167,23 +164,24 @@ def test_every_column_of_the_paper_is_scored(name, trees):
     for make in (trees.cub, trees.cars, trees.aircraft, trees.domainnet, trees.imagenet100):
         make()
     made = plan(name, data_root=trees.root, seeds=(0,))
-    one = {"all": 0.5, "old": 0.5, "new": 0.5}
+    one = set_scores("", 0.5)
     for entry in {e.panel.title: e for e in made.entries}.values():
         sets = entry.cells[0][0].problem().sets
         summary = dict.fromkeys((*(s.partition("/")[0] for s in sets), "corrupted", "others"), one)
-        scored = {"sets": {n: {"role": s.role, **one} for n, s in sets.items()}, "summary": summary}
+        roles = {name: set_scores(s.role, 0.5) for name, s in sets.items()}
+        scored = make_record(sets=roles, summary=summary)
         printed = [t for f in made.table.paper for t in published.triples(f)]
         domains = [t.domain for t in printed if t.dataset == entry.panel.paper]
         assert set(domains) == set(columns_of(scored, made.table.columns))
 
 
 def test_columns_are_chosen_by_the_roles_of_the_sets():
-    one = {"all": 0.1, "old": 0.1, "new": 0.1}
+    one = set_scores("", 0.1)
     roles = {"original": "source", "fog/1": "shifted", "fog/2": "shifted", "x": "unseen"}
-    record = {
-        "sets": {name: {"role": role, **one} for name, role in roles.items()},
-        "summary": {"corrupted": one, "fog": one, "others": one},
-    }
+    record = make_record(
+        sets={name: set_scores(role, 0.1) for name, role in roles.items()},
+        summary={"corrupted": one, "fog": one, "others": one},
+    )
     assert list(columns_of(record, ["source", "shifted"])) == ["original", "corrupted"]
     assert list(columns_of(record, ["corruptions"])) == ["fog"]
     assert list(columns_of(record, ["others", "unseen"])) == ["others", "x"]
@@ -245,7 +243,7 @@ def test_a_table_is_run_printed_and_written_and_a_second_time_nothing_is_trained
     assert (tmp_path / "reproduce" / "clip-embedded-quick.md").read_text() in out
     assert (tmp_path / "reproduce" / "clip-embedded-quick.csv").exists()
     found = [record for _, record in records.read_all(tmp_path)]
-    assert {record["problem"]["assumed_classes"] for record in found} == {80}
+    assert {record.problem.assumed_classes for record in found} == {80}
     assert main(arguments) == 0
     assert "nothing was trained" in capsys.readouterr().err
 

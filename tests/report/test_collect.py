@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 
 import numpy as np
 import pytest
-from helpers.synthetic_records import scores
+from helpers.synthetic_records import record_of, scores, set_scores
 
 from gcdbench.errors import UserError
 from gcdbench.experiment.plan import Request, make_cells
-from gcdbench.experiment.records import RECORD, cell_folder, differences, write_record
+from gcdbench.experiment.records import RECORD, cell_folder, differences, read_record, write_record
 from gcdbench.report.collect import Place, collect
 from gcdbench.report.correctness import right, right_images
 from gcdbench.report.plots import NothingToDraw, sensitivity
@@ -31,22 +30,8 @@ def write(results, cell, **changes):
         hit = rng.random_sample(len(labels)) < 0.6
         preds[name] = np.where(hit, labels, rng.randint(problem.num_classes, size=len(labels)))
         sets[name] = scores(preds[name], labels, problem.num_old, evaluated.role)
-    record = {
-        "key": cell.key,
-        "dataset": cell.dataset,
-        "method": cell.spec.text,
-        "seed": cell.seed,
-        "settings": cell.settings(),
-        "fingerprints": cell.fingerprints(),
-        "problem": {"num_classes": problem.num_classes, "num_old": problem.num_old},
-        "sets": sets,
-        "summary": {},
-        "curve": [],
-        "provenance": {},
-        "timing": {},
-    }
     folder = cell_folder(results, cell)
-    write_record(folder, record | changes, preds)
+    write_record(folder, record_of(cell, **{"sets": sets} | changes), preds)
     return folder
 
 
@@ -59,7 +44,7 @@ def test_exactly_the_requested_cells_are_read(cells, tmp_path):
     folders = [write(tmp_path, cell) for cell in cells[:-1]]
     write(tmp_path, make_cells(dataclasses.replace(REQUEST, seeds=(7,)))[0])
     found = collect(REQUEST, tmp_path)
-    assert [r["key"] for r in found.records] == [cell.key for cell in cells[:-1]]
+    assert [r.key for r in found.records] == [cell.key for cell in cells[:-1]]
     assert found.missing == [Place("line+solid", cells[-1].spec.text, cells[-1].seed)]
     assert sorted(found.folders.values()) == sorted(folders)
     assert found.left_out == []
@@ -115,20 +100,20 @@ def test_a_record_in_the_wrong_place_is_foreign(cells, tmp_path):
     assert "does not belong there but into line+solid/simgcd/" in left_out.reason
 
 
-def test_a_record_that_lacks_a_field_is_foreign(cells, tmp_path):
+def test_a_record_that_lacks_a_field_is_damaged(cells, tmp_path):
     write(tmp_path, cells[0], sets=None)
     (left_out,) = collect(REQUEST, tmp_path).left_out
-    assert (left_out.kind, "sets is missing" in left_out.reason) == ("foreign", True)
+    assert (left_out.kind, "sets is missing" in left_out.reason) == ("damaged", True)
 
 
 def test_records_of_a_method_that_is_not_here_are_foreign(cells, tmp_path):
     write(tmp_path, cells[0])
     folder = tmp_path / "line+solid" / "gone" / f"seed0-{cells[0].key}"
-    record = json.loads((cell_folder(tmp_path, cells[0]) / RECORD).read_text())
-    write_record(folder, {**record, "method": "gone"}, {})
+    record = read_record(cell_folder(tmp_path, cells[0]) / RECORD)
+    write_record(folder, dataclasses.replace(record, method="gone"), {})
     found = collect(dataclasses.replace(REQUEST, methods=()), tmp_path)
     assert [one.reason for one in found.left_out] == ["is of gone, which is not here"]
-    assert [r["method"] for r in found.records] == ["simgcd"]
+    assert [r.method for r in found.records] == ["simgcd"]
 
 
 def test_without_named_methods_all_recorded_ones_are_read(cells, tmp_path):
@@ -145,7 +130,7 @@ def test_no_records_at_all_say_how_to_make_some(tmp_path):
 
 def test_a_cell_does_not_differ_from_its_own_record(cells, tmp_path):
     folder = write(tmp_path, cells[0])
-    assert differences(json.loads((folder / RECORD).read_text()), cells[0]) == ""
+    assert differences(read_record(folder / RECORD), cells[0]) == ""
 
 
 def test_right_images_are_those_that_the_evaluator_counts():
@@ -167,15 +152,15 @@ def test_predictions_must_be_whole_and_give_the_recorded_accuracy(cells, tmp_pat
     record, truth = found.records[0], found.truths["line+solid"]
     hits = right_images(record, folder, truth, ["line", "solid"])
     assert {name: hit.mean() for name, hit in hits.items()} == {
-        name: pytest.approx(record["sets"][name]["all"]) for name in ("line", "solid")
+        name: pytest.approx(record.sets[name].all) for name in ("line", "solid")
     }
-    wrong = {**record, "sets": {"line": {"all": 0.123}}}
+    wrong = dataclasses.replace(record, sets={"line": set_scores("source", 0.123)})
     assert "do not give the recorded accuracy" in right_images(wrong, folder, truth, ["line"])
     file = folder / "predictions.npz"
     file.write_bytes(file.read_bytes()[:-1])
     assert "do not match their checksum" in right_images(record, folder, truth, ["line"])
     file.unlink()
-    assert "cannot be read" in right_images(record, folder, truth, ["line"])
+    assert "no readable predictions" in right_images(record, folder, truth, ["line"])
 
 
 def test_records_that_differ_in_one_setting_only_are_put_side_by_side(cells, tmp_path):

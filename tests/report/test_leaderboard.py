@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
+from helpers.synthetic_records import make_record, set_scores
 
 from gcdbench.report.collect import Collection, Place, reported_sets, tidy
 from gcdbench.report.leaderboard import make
@@ -15,15 +17,16 @@ def record(method, dataset, seed, source, shifted, **more):
     """Make as much of a record as a board reads; scores are All, and the same for Old and New."""
     names = dataset.split("+") if "+" in dataset else ("original", "shifted")
     sets = {
-        name: {"role": role, "all": score, "old": score, "new": score}
+        name: set_scores(role, score)
         for name, role, score in zip(names, ("source", "shifted"), (source, shifted), strict=True)
     }
-    return {"method": method, "dataset": dataset, "seed": seed, "sets": sets, "summary": {}} | more
+    given = {"method": method, "dataset": dataset, "seed": seed, "sets": sets} | more
+    return make_record(**given)
 
 
 def board_of(records, planned=None):
-    planned = planned or [Place(r["dataset"], r["method"], r["seed"]) for r in records]
-    recorded = {(r["dataset"], r["method"], r["seed"]) for r in records}
+    planned = planned or [Place(r.dataset, r.method, r.seed) for r in records]
+    recorded = {(r.dataset, r.method, r.seed) for r in records}
     missing = [place for place in planned if place not in recorded]
     return make(Collection(tidy(records), records, planned, missing), "suite")
 
@@ -76,13 +79,13 @@ def test_standings_are_means_over_datasets_of_means_over_seeds():
 
 def test_the_mean_of_several_shifted_sets_counts_once_per_dataset():
     many = record("gcd", "a+b", 0, 0.9, 0.2)
-    many["sets"]["c"] = {"role": "shifted", "all": 0.4, "old": 0.4, "new": 0.4}
+    many = replace(many, sets={**many.sets, "c": set_scores("shifted", 0.4)})
     assert board_of([many]).standings[0].means["shifted"] == pytest.approx(30)
 
 
 def test_what_is_planned_and_not_recorded_is_visible_and_not_ranked():
-    planned = [Place(r["dataset"], r["method"], r["seed"]) for r in TWO]
-    board = board_of([r for r in TWO if (r["method"], r["dataset"]) != ("hilo", "a+c")], planned)
+    planned = [Place(r.dataset, r.method, r.seed) for r in TWO]
+    board = board_of([r for r in TWO if (r.method, r.dataset) != ("hilo", "a+c")], planned)
     number = board.lookup["a+c", "c", "All", "hilo"]
     assert (number.seeds, number.planned, number.rank) == (0, 2, None)
     assert math.isnan(number.mean)
@@ -93,7 +96,7 @@ def test_what_is_planned_and_not_recorded_is_visible_and_not_ranked():
 
 
 def test_a_missing_seed_lowers_the_count_only():
-    planned = [Place(r["dataset"], r["method"], r["seed"]) for r in TWO]
+    planned = [Place(r.dataset, r.method, r.seed) for r in TWO]
     board = board_of(TWO[1:], planned)
     number = board.lookup["a+b", "b", "All", "gcd"]
     assert (number.mean, number.seeds, number.planned) == (pytest.approx(40), 1, 2)
@@ -103,16 +106,16 @@ def test_a_missing_seed_lowers_the_count_only():
 
 def test_a_dataset_that_nobody_recorded_takes_nobodys_rank():
     board = board_of(
-        TWO, [*(Place(r["dataset"], r["method"], r["seed"]) for r in TWO), Place("a+d", "gcd", 0)]
+        TWO, [*(Place(r.dataset, r.method, r.seed) for r in TWO), Place("a+d", "gcd", 0)]
     )
     assert board.incomplete == []
     assert board.sets_of("a+d") == []
 
 
 def test_the_papers_number_stands_beside_the_measured_one():
-    records = [record("hilo", "fgvc-c", 0, 0.50, 0.30)]
-    records[0]["summary"]["corrupted"] = records[0]["sets"].pop("shifted")
-    board = board_of(records)
+    sets = {"original": set_scores("source", 0.5)}
+    summary = {"corrupted": set_scores("", 0.3)}
+    board = board_of([record("hilo", "fgvc-c", 0, 0.5, 0.3, sets=sets, summary=summary)])
     original = board.lookup["fgvc-c", "original", "All", "hilo"]
     corrupted = board.lookup["fgvc-c", "corrupted", "All", "hilo"]
     assert (original.paper, original.delta, original.impossible) == (44.2, pytest.approx(5.8), True)
@@ -128,31 +131,26 @@ def test_the_papers_number_stands_beside_the_measured_one():
 
 def test_without_a_shift_methods_are_ranked_by_the_source():
     records = [record("gcd", "a+b", 0, 0.5, 0.1), record("hilo", "a+b", 0, 0.4, 0.9)]
-    for one in records:
-        del one["sets"]["b"]
-    board = board_of(records)
+    board = board_of([replace(one, sets={"a": one.sets["a"]}) for one in records])
     assert (board.role, board.methods) == ("source", ["gcd", "hilo"])
 
 
 def test_an_empty_side_is_not_a_number():
-    one = record("gcd", "a+b", 0, 0.5, 0.1)
-    one["sets"]["b"]["new"] = None
-    number = board_of([one]).lookup["a+b", "b", "New", "gcd"]
+    sets = {"a": set_scores("source", 0.5), "b": set_scores("shifted", 0.1, new=None)}
+    number = board_of([record("gcd", "a+b", 0, 0.5, 0.1, sets=sets)]).lookup[
+        "a+b", "b", "New", "gcd"
+    ]
     assert math.isnan(number.mean)
     assert number.rank is None
 
 
 def test_sets_by_severity_and_unseen_domains_enter_by_their_means():
-    scores = {"all": 0.5, "old": 0.5, "new": 0.5}
-    one = {
-        "sets": {
-            "original": {"role": "source", **scores},
-            "fog/1": {"role": "shifted", **scores},
-            "sketch": {"role": "unseen", **scores},
-        },
-        "summary": {"corrupted": scores, "others": scores, "fog": scores, "pooled": scores},
-    }
-    found = {name: s["role"] for name, s in reported_sets(one).items()}
+    roles = {"original": "source", "fog/1": "shifted", "sketch": "unseen"}
+    one = make_record(
+        sets={name: set_scores(role, 0.5) for name, role in roles.items()},
+        summary=dict.fromkeys(("corrupted", "others", "fog", "pooled"), set_scores("", 0.5)),
+    )
+    found = {name: s.role for name, s in reported_sets(one).items()}
     assert found == {"original": "source", "corrupted": "shifted", "others": "unseen"}
 
 
@@ -170,9 +168,9 @@ def test_variants_of_a_method_differ_in_tint_marker_and_hatch():
 
 
 def test_images_held_out_of_training_are_shown_last_and_do_not_count():
-    held = {"role": "validation", "all": 0.9, "old": 0.9, "new": None}
+    held = set_scores("validation", 0.9, new=None)
     records = [record(m, "a+b", 0, 0.5, s) for m, s in (("gcd", 0.3), ("hilo", 0.2))]
-    records[1]["sets"] = {"validation": held, **records[1]["sets"]}
+    records[1] = replace(records[1], sets={"validation": held, **records[1].sets})
     board = board_of(records)
     assert board.sets_of("a+b") == [("a", "source"), ("b", "shifted"), ("validation", "validation")]
     assert [standing.method for standing in board.standings] == ["gcd", "hilo"]

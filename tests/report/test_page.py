@@ -126,15 +126,15 @@ def test_missing_and_left_out_records_are_named(html):
 
 
 def test_who_is_right_where_is_what_the_predictions_say(board, html):
-    record = next(r for r in board.collection.records if r["method"] == "hilo")
-    dataset, truth = record["dataset"], board.collection.truths[record["dataset"]]
+    record = next(r for r in board.collection.records if r.method == "hilo")
+    dataset, truth = record.dataset, board.collection.truths[record.dataset]
     name = dataset.split("+")[1]
     listing = data_of(html)["images"][dataset]["sets"][name]
     bits = np.unpackbits(
-        np.frombuffer(base64.b64decode(listing["right"][f"hilo|{record['seed']}"]), np.uint8)
+        np.frombuffer(base64.b64decode(listing["right"][f"hilo|{record.seed}"]), np.uint8)
     )
     ids = [g["start"] + text + g["end"] for g in listing["groups"] for text in g["ids"]]
-    folder = board.collection.folders[record["key"]]
+    folder = board.collection.folders[record.key]
     hits = right_images(record, folder, truth, [name])[name]
     assert dict(zip(ids, bits, strict=False)) == dict(zip(truth.ids[name], hits, strict=True))
 
@@ -142,14 +142,14 @@ def test_who_is_right_where_is_what_the_predictions_say(board, html):
 def test_cells_show_config_curve_and_the_end_of_the_log(board, tmp_path):
     record = board.collection.records[0]
     folder = tmp_path / "cell"
-    shutil.copytree(board.collection.folders[record["key"]], folder)
+    shutil.copytree(board.collection.folders[record.key], folder)
     (folder / "log.jsonl").write_text("".join(f"line {n}\n" for n in range(20)))
-    folders = {**board.collection.folders, record["key"]: folder}
+    folders = {**board.collection.folders, record.key: folder}
     changed = make(
         board.collection.__class__(**{**board.collection.__dict__, "folders": folders}), "d"
     )
     data = page_data(changed)
-    cell = data["cells"][f"{record['method']}|{record['dataset']}"][0]
+    cell = data["cells"][f"{record.method}|{record.dataset}"][0]
     assert cell["log"] == [f"line {n}" for n in range(14, 20)]
     assert data["settings"][cell["settings"]]["train.lr"] == 0.1
     assert cell["curve"]["epochs"] == list(range(1, 9))
@@ -158,14 +158,13 @@ def test_cells_show_config_curve_and_the_end_of_the_log(board, tmp_path):
 
 def test_predictions_that_cannot_be_trusted_are_named_and_not_compared(board, tmp_path):
     record = board.collection.records[0]
-    folders = {**board.collection.folders, record["key"]: tmp_path}
+    folders = {**board.collection.folders, record.key: tmp_path}
     changed = make(
         board.collection.__class__(**{**board.collection.__dict__, "folders": folders}), "d"
     )
     data = page_data(changed)
     assert data["problems"] == [
-        f"{record['method']} on {record['dataset']}, seed {record['seed']}: "
-        "its predictions cannot be read (No such file or directory)"
+        f"{record.label}: has no readable predictions (No such file or directory)"
     ]
     assert data["problems"][0].split(":")[0] in page(changed)
 

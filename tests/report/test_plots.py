@@ -104,13 +104,13 @@ def test_curves_end_in_the_recorded_accuracy(board):
     table = series.learning(board.collection.records)
     record = board.collection.records[0]
     rows = table[
-        (table["method"] == record["method"])
-        & (table["dataset"] == record["dataset"])
-        & (table["seed"] == record["seed"])
+        (table["method"] == record.method)
+        & (table["dataset"] == record.dataset)
+        & (table["seed"] == record.seed)
         & (table["role"] == "source")
     ]
     assert rows["epoch"].to_list() == [2, 4, 6, 8]
-    assert rows["accuracy"].iloc[-1] == pytest.approx(100 * record["sets"]["line"]["all"])
+    assert rows["accuracy"].iloc[-1] == pytest.approx(100 * record.sets["line"].all)
 
 
 def test_a_plot_without_data_says_what_is_missing(board, tmp_path):

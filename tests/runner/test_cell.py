@@ -15,6 +15,7 @@ from gcdbench.core import registry
 from gcdbench.core.paths import bundled
 from gcdbench.experiment import heartbeat, records
 from gcdbench.experiment.plan import Cell
+from gcdbench.experiment.record import Record
 from gcdbench.runner import cell as cell_module
 from gcdbench.runner import checkpoint
 from gcdbench.runner.stop import Interrupted, Stop
@@ -31,9 +32,9 @@ def toy(made, request) -> Toy:
     return made.elsewhere(f"results-{request.node.name}")
 
 
-def record(toy: Toy, cell: Cell) -> dict:
+def record(toy: Toy, cell: Cell) -> Record:
     found = records.read_done(toy.results, cell)
-    assert isinstance(found, dict), found
+    assert isinstance(found, Record), found
     return found
 
 
@@ -82,7 +83,7 @@ def test_an_interrupted_cell_goes_on_to_the_same_record(toy, method, monkeypatch
     interrupt(toy, cell, monkeypatch, after=STEPS)  # two stops: inside an epoch, and later
     toy.run([cell])
     assert records.same_numbers(record(toy, cell), record(whole, cell))
-    assert record(toy, cell)["timing"]["restarts"] == 2
+    assert record(toy, cell).timing.restarts == 2
 
 
 def test_a_cell_does_not_depend_on_the_cells_before_it(toy):
@@ -164,7 +165,7 @@ def test_the_log_holds_a_line_for_every_epoch(toy):
     rows = [json.loads(line) for line in lines]
     assert [row["event"] for row in rows] == ["start", *["epoch"] * EPOCHS, "end"]
     assert "sets" in rows[2]
-    assert record(toy, cell)["curve"][1]["terms"] == rows[2]["terms"]
+    assert record(toy, cell).curve[1].terms == rows[2]["terms"]
 
 
 def test_a_rerun_keeps_the_old_record_and_says_whether_the_numbers_are_the_same(toy, caplog):
@@ -240,9 +241,9 @@ def picture(toy: Toy):
 def test_an_unreadable_image_is_in_the_record_and_told_once_more_at_the_end(spoilt, caplog, bank):
     cell = spoilt.cell(train={"view_bank": bank})
     assert spoilt.run([cell]).trained == [cell]
-    noted = record(spoilt, cell)["problem"]["unreadable"]
-    assert noted["count"] == 1
-    ((place, reason),) = noted["first"].items()
+    noted = record(spoilt, cell).problem.unreadable
+    assert noted.count == 1
+    ((place, reason),) = noted.first.items()
     assert place == str(picture(spoilt))
     assert "cannot identify image" in reason
     said = f"{cell.label}: 1 of the images cannot be read, the first one is {place}; --strict"
@@ -252,14 +253,14 @@ def test_an_unreadable_image_is_in_the_record_and_told_once_more_at_the_end(spoi
 def test_an_unreadable_image_is_in_the_records_of_cells_that_took_over_its_features(spoilt):
     cells = spoilt.cells("simgcd", "gcd")
     spoilt.run(cells)
-    counts = [record(spoilt, cell)["problem"]["unreadable"]["count"] for cell in cells]
+    counts = [record(spoilt, cell).problem.unreadable.count for cell in cells]
     assert counts == [1, 1]
 
 
 def test_nothing_is_said_about_images_that_can_be_read(toy):
     cell = toy.cell()
     toy.run([cell])
-    assert "unreadable" not in record(toy, cell)["problem"]
+    assert record(toy, cell).problem.unreadable is None
 
 
 def test_a_leaderboard_names_the_cells_with_unreadable_images(spoilt, capsys):
@@ -363,7 +364,7 @@ def test_the_checkout_is_looked_at_before_training(toy, monkeypatch):
 def test_a_record_holds_the_hash_of_the_weights_that_were_loaded(toy, tmp_path):
     one, other = toy.cell(), toy.cell(train={"lr": 0.02})
     toy.run([one, other])
-    hashes = {record(toy, cell)["provenance"]["backbone"] for cell in (one, other)}
+    hashes = {record(toy, cell).provenance.backbone for cell in (one, other)}
     assert len(hashes) == 1  # training does not change it
     assert len(hashes.pop()) == 64
 

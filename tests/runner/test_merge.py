@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.synthetic_records import PROVENANCE, make_record, set_scores
 
 from gcdbench.cli import results as commands
 from gcdbench.errors import UserError
 from gcdbench.experiment import heartbeat, records
-from gcdbench.experiment.key import key_of
 from gcdbench.runner.merge import merge
 
-K, L = (key_of({"name": name}, {}) for name in "kl")
+K, L = (make_record(settings={"name": name}).key for name in "kl")
 
 
 def write(results, name: str = "k", accuracy: float = 0.5, **more):
     """Write a record where it belongs."""
-    settings = {"name": name}
-    key = key_of(settings, {})
-    record = {
-        **{"key": key, "dataset": "toy", "method": "m", "seed": 0, "settings": settings},
-        **{"sets": {"ink": {"all": accuracy}}, "fingerprints": {}},
-        **{"timing": {"wall_seconds": 1.0}, "provenance": {"platform": str(results)}, **more},
-    }
-    folder = results / "toy" / "m" / f"seed0-{key}"
+    origin = replace(PROVENANCE, platform=str(results))
+    sets = {"ink": set_scores("source", accuracy)}
+    record = make_record(settings={"name": name}, sets=sets, provenance=origin, **more)
+    folder = results / "toy" / "m" / f"seed0-{record.key}"
     records.write_record(folder, record, {"ink": np.arange(3)})
     (folder / heartbeat.LOG).write_text("a line\n")
     return folder
 
 
 def accuracies(results) -> dict[str, float]:
-    return {r["key"]: r["sets"]["ink"]["all"] for _, r in records.read_all(results)}
+    return {r.key: r.sets["ink"].all for _, r in records.read_all(results)}
 
 
 def test_records_of_two_machines_come_together(tmp_path):
@@ -60,7 +57,7 @@ def test_other_numbers_under_one_key_are_kept_beside_and_only_once(tmp_path):
     assert accuracies(tmp_path / "all") == {K: 0.1}
     folder = tmp_path / f"all/toy/m/seed0-{K}"
     kept = records.read_record(folder / "previous-1/record.json")
-    assert kept["sets"]["ink"]["all"] == 0.2
+    assert kept.sets["ink"].all == 0.2
     assert records.wrong_predictions(folder / "previous-1", kept) == ""
     assert len(list(folder.glob("previous-*"))) == 1
 

@@ -117,7 +117,7 @@ def fit(name: str, group: TorchProcessGroup | SingleProcess) -> dict[str, Tensor
     if isinstance(group, TorchProcessGroup):
         bench.model.backbone.group = group
     more = {"seed": 0, "device": CPU, "on_step": keep, "group": group}
-    train(bench.model, Rows(bench), CONFIG, bench.services, **more)
+    train(bench.model, Rows(bench), CONFIG, bench.context, **more)
     return {"losses": torch.stack(losses), **copy.deepcopy(trained_state(bench.model))}
 
 
@@ -166,10 +166,10 @@ def test_a_cell_run_by_two_processes_has_the_record_of_one(tmp_path, bank):
     assert in_two_processes(tmp_path, member) == [0, 0]
     for cell in cells:
         one, two = (records.read_done(t.results, cell) for t in (alone, toy))
-        assert two["provenance"]["processes"] == 2
-        assert one["sets"] == two["sets"]
-        for row, other in zip(one["curve"], two["curve"], strict=True):
-            assert other["terms"] == pytest.approx(row["terms"], rel=1e-5, abs=1e-5)
+        assert two.provenance.processes == 2
+        assert one.sets == two.sets
+        for row, other in zip(one.curve, two.curve, strict=True):
+            assert other.terms == pytest.approx(row.terms, rel=1e-5, abs=1e-5)
 
 
 def test_processes_that_see_different_cells_refuse_to_go_on(tmp_path):
@@ -294,7 +294,7 @@ def test_torchrun_may_start_the_processes(tmp_path):
     code, out, messages = torchrun(toy, ["-m", "gcdbench"])
     assert code == 0, messages
     assert out.count("| 1 | SimGCD |") == 1  # one leaderboard
-    assert records.read_done(toy.results, toy.cell())["provenance"]["processes"] == 2
+    assert records.read_done(toy.results, toy.cell()).provenance.processes == 2
 
 
 @pytest.mark.slow
@@ -311,8 +311,8 @@ def test_what_torchrun_has_started_goes_on_from_its_checkpoint_after_a_kill(tmp_
     cell, alone = toy.cell(), toy.elsewhere("alone")
     alone.run([cell])
     one, two = (records.read_done(t.results, cell) for t in (alone, toy))
-    assert two["timing"]["restarts"] == 1
-    assert two["provenance"]["processes"] == 2
-    assert one["sets"] == two["sets"]
-    for row, other in zip(one["curve"], two["curve"], strict=True):
-        assert other["terms"] == pytest.approx(row["terms"], rel=1e-5, abs=1e-5)
+    assert two.timing.restarts == 1
+    assert two.provenance.processes == 2
+    assert one.sets == two.sets
+    for row, other in zip(one.curve, two.curve, strict=True):
+        assert other.terms == pytest.approx(row.terms, rel=1e-5, abs=1e-5)

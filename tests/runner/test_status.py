@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from helpers.toy import BATCH, EPOCHS, STEPS, Toy, make_toy
@@ -15,7 +17,7 @@ from helpers.toy import BATCH, EPOCHS, STEPS, Toy, make_toy
 from gcdbench.cli import plan as commands
 from gcdbench.experiment import heartbeat, records
 from gcdbench.runner import checkpoint
-from gcdbench.runner.cost import CostModel, measured_seconds
+from gcdbench.runner.cost import CostModel
 from gcdbench.runner.status import State, render, settled, states
 
 
@@ -139,23 +141,30 @@ def test_the_table_ends_with_counts():
 def test_a_plan_counts_images_and_takes_the_time_from_records(made):
     toy = made.elsewhere("recorded")
     (record,) = (record for _, record in records.read_all(toy.results))
-    scored = sum(s["n"] for s in record["sets"].values())
+    scored = sum(s.n for s in record.sets.values())
     longer = toy.cell(train={"epochs": 10 * EPOCHS})
     estimate = CostModel([record]).estimate(longer)
     assert estimate.images == 2 * 10 * EPOCHS * STEPS * BATCH + scored
-    per_image = record["timing"]["wall_seconds"] / (2 * EPOCHS * STEPS * BATCH + scored)
+    per_image = record.timing.wall_seconds / (2 * EPOCHS * STEPS * BATCH + scored)
     assert estimate.seconds == pytest.approx(per_image * estimate.images)
     assert estimate.basis == "by 1 record of this method"
     assert CostModel([record]).estimate(toy.cell("gcd")).basis == "by 1 record of other methods"
-    assert CostModel([]).estimate(longer).seconds is None
 
 
-def test_a_vit_b_that_nothing_recorded_resembles_is_judged_by_measured_times():
-    dear = measured_seconds("simgcd", 1000, 10, banked=False)
-    assert dear > 10 * measured_seconds("simgcd", 1000, 10, banked=True)
-    assert measured_seconds("simgcd", 2000, 20, banked=False) == pytest.approx(2 * dear)
-    assert measured_seconds("hilo", 1000, 10, banked=False) > 1.3 * dear  # PatchMix adds images
-    assert measured_seconds("of a stranger", 1000, 10, banked=False) > dear
+def test_where_nothing_similar_is_recorded_a_plan_counts_images_and_tells_no_time(toy):
+    estimate = CostModel([]).estimate(toy.cell())
+    assert estimate.images > 0
+    assert (estimate.seconds, estimate.basis) == (None, "nothing like it is recorded")
+
+
+def test_a_record_of_older_scores_counts_as_done_and_says_so(made, toy):
+    place = records.cell_folder(made.elsewhere("recorded").results, made.cell())
+    shutil.copytree(place, records.cell_folder(toy.results, toy.cell()))
+    path = records.cell_folder(toy.results, toy.cell()) / records.RECORD
+    assert "rescore" not in look(toy).detail
+    records.rewrite(path, replace(records.read_record(path), scores="older"))
+    assert look(toy).kind == "done"
+    assert look(toy).detail.endswith("; scored by other code (gcdbench results rescore)")
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -1,4 +1,4 @@
-"""A grid runs on a real SLURM cluster of this machine; ended jobs go on where they were."""
+"""A grid runs on a real SLURM cluster of this machine; ended jobs are resumed."""
 
 from __future__ import annotations
 
@@ -136,10 +136,10 @@ def test_a_job_of_two_processes_is_requeued_and_has_the_numbers_of_one(cluster, 
 
     run_cells(cells, alone)
     one, two = (records.read_done(folder, cells[0]) for folder in (alone, results))
-    assert two["provenance"]["processes"] == 2
-    assert two["timing"]["restarts"] == restarts(job) == 1
-    assert one["sets"] == two["sets"]
-    for row, other in zip(one["curve"], two["curve"], strict=True):
-        assert other["terms"] == pytest.approx(row["terms"], rel=1e-5, abs=1e-5)
+    assert two.provenance.processes == 2
+    assert two.timing.restarts == restarts(job) == 1
+    assert one.sets == two.sets
+    for row, other in zip(one.curve, two.curve, strict=True):
+        assert other.terms == pytest.approx(row.terms, rel=1e-5, abs=1e-5)
     step = events(results, cells[0], "start")[1]["step"]
     sys.stderr.write(f"job {job}, 2 processes: resumed after step {step} of {STEPS}\n")

@@ -58,7 +58,7 @@ def make(name: str = "simgcd") -> Bench:
 
 def fit(bench: Bench, config: TrainConfig = CONFIG, **more) -> dict[str, Tensor]:
     device = torch.device("cpu")
-    train(bench.model, Rows(bench), config, bench.services, seed=0, device=device, **more)
+    train(bench.model, Rows(bench), config, bench.context, seed=0, device=device, **more)
     return {name: value.clone() for name, value in trained_state(bench.model).items()}
 
 

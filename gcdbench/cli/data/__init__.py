@@ -19,7 +19,7 @@ def add_parser(verbs: Any) -> None:
     actions = data.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     def action(name: str, text: str) -> argparse.ArgumentParser:
-        sub = actions.add_parser(name, help=text, description=text)
+        sub: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
         sub.set_defaults(verb=_runner(name.replace("-", "_")))
         sub.add_argument("--debug", action="store_true", help="show tracebacks")
         sub.add_argument("--data-root", type=Path, metavar="DIR", help="default: GCDBENCH_DATA")
@@ -92,6 +92,6 @@ def _runner(module: str) -> Any:
     """Return a function that imports the module of an action and runs it."""
 
     def run(arguments: argparse.Namespace) -> int:
-        return importlib.import_module(f"gcdbench.cli.data.{module}").run(arguments)
+        return int(importlib.import_module(f"gcdbench.cli.data.{module}").run(arguments))
 
     return run

@@ -46,7 +46,7 @@ def in_parallel(
     *,
     workers: int | None,
     prepare: Callable[..., None],
-    given: tuple,
+    given: tuple[Any, ...],
 ) -> Iterator[T]:
     """Yield the results of ``work`` on all items, in any order, computed by several processes.
 
@@ -73,7 +73,7 @@ def in_parallel(
             raise
 
 
-def _begin(prepare: Callable[..., None], given: tuple) -> None:
+def _begin(prepare: Callable[..., None], given: tuple[Any, ...]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     prepare(*given)
 

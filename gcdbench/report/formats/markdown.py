@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gcdbench.experiment.record import Record
 from gcdbench.report.collect import SPLITS
 from gcdbench.report.leaderboard import ROLES, Board, Number, Standing
 from gcdbench.report.statistics import Interval
@@ -164,15 +165,14 @@ def _against_the_paper(board: Board) -> list[str]:
     return [*parts, f"Measured with {', '.join(conditions(board.collection.records))}."]
 
 
-def conditions(recorded: Iterable[Mapping[str, Any]]) -> list[str]:
+def conditions(recorded: Iterable[Record]) -> list[str]:
     """Say under which settings records were made, for whom compares their numbers with others."""
     found: dict[str, set[str]] = {}
     for record in recorded:
-        settings = record["settings"]
-        found.setdefault("backbone", set()).add(str(settings["backbone"]["name"]))
-        found.setdefault("epochs", set()).add(str(settings["train"]["epochs"]))
-        if settings.get("limit"):
-            found.setdefault("images per set at most", set()).add(str(settings["limit"]))
+        found.setdefault("backbone", set()).add(record.backbone_name)
+        found.setdefault("epochs", set()).add(str(record.epochs))
+        if record.limit:
+            found.setdefault("images per set at most", set()).add(str(record.limit))
     return [f"{name} {' or '.join(sorted(values))}" for name, values in found.items()]
 
 

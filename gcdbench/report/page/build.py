@@ -145,10 +145,10 @@ def _facts(board: Board) -> list[tuple[str, str]]:
     collection = board.collection
     planned, missing = len(collection.planned), len(collection.missing)
     seeds = sorted({place.seed for place in collection.planned})
-    made = [record["provenance"] for record in collection.records]
-    commits = {str(one["git"]["commit"])[:10] for one in made if one.get("git")}
-    versions = {str(one.get("versions", {}).get("gcdbench", "")) for one in made}
-    devices = {str(one.get("device", "")) for one in made}
+    made = [record.provenance for record in collection.records]
+    commits = {one.git.commit[:10] for one in made if one.git is not None}
+    versions = {one.versions.get("gcdbench", "") for one in made}
+    devices = {one.device for one in made}
     return [
         ("methods", str(len(board.methods))),
         ("datasets", str(len(collection.datasets))),

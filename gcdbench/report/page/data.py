@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gcdbench.experiment.record import CurvePoint, Record, SetScores
 from gcdbench.experiment.records import flat
 from gcdbench.report.collect import SPLITS, Truth
 from gcdbench.report.correctness import right_images
@@ -28,7 +30,7 @@ def page_data(board: Board) -> dict[str, Any]:
     settings, provenance = _Kept(), _Kept()
     cells: dict[str, list[dict[str, Any]]] = {}
     for record in board.collection.records:
-        place = f"{record['method']}|{record['dataset']}"
+        place = f"{record.method}|{record.dataset}"
         cells.setdefault(place, []).append(_cell(record, board, settings, provenance))
     return {
         "methods": {method: method_title(method) for method in board.rows},
@@ -86,41 +88,44 @@ def _number(number: Number) -> list[Any]:
             int(number.impossible)]  # fmt: skip
 
 
-def _cell(
-    record: Mapping[str, Any], board: Board, settings: _Kept, provenance: _Kept
-) -> dict[str, Any]:
-    chosen = {name: value for name, value in flat(record["settings"]).items() if name != "seed"}
-    folder = board.collection.folders.get(record["key"])
+def _cell(record: Record, board: Board, settings: _Kept, provenance: _Kept) -> dict[str, Any]:
+    chosen = {name: value for name, value in flat(record.settings).items() if name != "seed"}
+    folder = board.collection.folders.get(record.key)
     return {
-        "seed": record["seed"],
-        "key": record["key"],
+        "seed": record.seed,
+        "key": record.key,
         "sets": {name: _scores(scores) for name, scores in _all_sets(record).items()},
-        "curve": _curve(record["curve"]),
+        "curve": _curve(record.curve),
         "settings": settings.place(chosen),
-        "provenance": provenance.place(flat(record["provenance"])),
-        "seconds": _short(record["timing"].get("wall_seconds")),
-        "memory": _short(record["timing"].get("peak_memory_mb")),
+        "provenance": provenance.place(_known(dataclasses.asdict(record.provenance))),
+        "seconds": _short(record.timing.wall_seconds),
+        "memory": _short(record.timing.peak_memory_mb),
         "log": [] if folder is None else _tail(folder / "log.jsonl"),
     }
 
 
-def _all_sets(record: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _known(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested facts by their paths, without those that are not known."""
+    return {name: value for name, value in flat(facts).items() if value is not None}
+
+
+def _all_sets(record: Record) -> dict[str, SetScores]:
     """Return the recorded sets and means; of corruptions the means over severities only."""
-    single = {name: scores for name, scores in record["sets"].items() if "/" not in name}
-    return {**single, **record["summary"]}
+    single = {name: scores for name, scores in record.sets.items() if "/" not in name}
+    return {**single, **record.summary}
 
 
-def _scores(scores: Mapping[str, Any]) -> list[Any]:
-    shares = [scores.get(name) for name in ("all", "old", "new", "nmi", "ari")]
-    return [*(None if s is None else _short(100 * s) for s in shares), scores.get("n")]
+def _scores(scores: SetScores) -> list[Any]:
+    shares = [scores.rate(name) for name in ("all", "old", "new", "nmi", "ari")]
+    return [*(None if s is None else _short(100 * s) for s in shares), scores.n]
 
 
-def _curve(curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _curve(curve: Sequence[CurvePoint]) -> dict[str, Any]:
     """Return epochs and loss terms, thinned out to what a small plot can show."""
     rows = curve[:: max(1, math.ceil(len(curve) / CURVE_POINTS))]
-    names = list(dict.fromkeys(name for row in rows for name in row["terms"]))
-    terms = {name: [_short(row["terms"].get(name)) for row in rows] for name in names}
-    return {"epochs": [row["epoch"] + 1 for row in rows], "terms": terms}
+    names = list(dict.fromkeys(name for row in rows for name in row.terms))
+    terms = {name: [_short(row.terms.get(name)) for row in rows] for name in names}
+    return {"epochs": [row.epoch + 1 for row in rows], "terms": terms}
 
 
 def _tail(path: Any) -> list[str]:
@@ -136,18 +141,17 @@ def _images(board: Board) -> tuple[dict[str, Any], list[str]]:
     found: dict[str, Any] = {}
     problems = []
     for dataset, truth in board.collection.truths.items():
-        records = [r for r in board.collection.records if r["dataset"] == dataset]
+        records = [r for r in board.collection.records if r.dataset == dataset]
         names = [n for n, role in board.sets_of(dataset) if n in truth.labels and role != "unseen"]
         order = {name: _order(truth.labels[name]) for name in names}
         right: dict[str, dict[str, str]] = {name: {} for name in names}
         for record in records:
-            hits = right_images(record, board.collection.folders[record["key"]], truth, names)
+            hits = right_images(record, board.collection.folders[record.key], truth, names)
             if isinstance(hits, str):
-                cell = f"{record['method']} on {dataset}, seed {record['seed']}"
-                problems.append(f"{cell}: {hits}")
+                problems.append(f"{record.label}: {hits}")
                 continue
             for name in names:
-                key = f"{record['method']}|{record['seed']}"
+                key = f"{record.method}|{record.seed}"
                 right[name][key] = _bits(hits[name][order[name]])
         found[dataset] = {
             "classes": list(truth.classes),

@@ -8,13 +8,13 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from gcdbench.experiment import heartbeat, records
 from gcdbench.experiment.outcome import Attempt, Outcome
 from gcdbench.experiment.plan import Cell
+from gcdbench.experiment.record import Record
 from gcdbench.runner.cell import CellRun, RunContext
 from gcdbench.runner.devices import choose_device
 from gcdbench.runner.options import RunOptions
@@ -152,15 +152,17 @@ def explain(error: Exception) -> str:
     return text
 
 
-def _summary(record: dict[str, Any], before: Any, context: RunContext, cell: Cell) -> str:
+def _summary(
+    record: Record, before: Record | records.Damaged | None, context: RunContext, cell: Cell
+) -> str:
     scores = ", ".join(
-        f"{name} {100 * s['all']:.1f}"
-        for name, s in record["sets"].items()
-        if s["role"] != "unseen" and "/" not in name
+        f"{name} {100 * s.all:.1f}"
+        for name, s in record.sets.items()
+        if s.role != "unseen" and "/" not in name
     )
-    text = f"{scores} ({record['timing']['wall_seconds']:.0f} s)"
-    if isinstance(before, dict):
+    text = f"{scores} ({record.timing.wall_seconds:.0f} s)"
+    if isinstance(before, Record):
         now = records.read_done(context.results, cell)
-        same = isinstance(now, dict) and records.same_numbers(before, now)
+        same = isinstance(now, Record) and records.same_numbers(before, now)
         text += ", the same numbers as before" if same else ", NOT the numbers of the record before"
     return text
