@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Newcomer:
-    """Somebody with an empty folder and a fresh environment."""
+    """A user with an empty folder and a fresh environment."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.environment = home, home / "venv"
@@ -68,12 +68,12 @@ class Newcomer:
 @pytest.fixture(scope="module")
 def newcomer(tmp_path_factory):
     pytest.importorskip("hatchling")
-    somebody = Newcomer(tmp_path_factory.mktemp("newcomer"))
+    user = Newcomer(tmp_path_factory.mktemp("newcomer"))
     wheels = tmp_path_factory.mktemp("wheels")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    somebody.install(*wheels.glob("gcdbench-*.whl"))
-    return somebody
+    user.install(*wheels.glob("gcdbench-*.whl"))
+    return user
 
 
 def test_the_wheel_in_the_fresh_environment_is_what_runs(newcomer):
@@ -136,7 +136,7 @@ def _methods(board: str) -> set[str]:
 
 
 def _copy(source: Path, target: Path) -> Path:
-    """Copy a package so that building it leaves nothing behind in the source tree."""
+    """Copy a package so that building it leaves no files in the source tree."""
     for path in source.rglob("*"):
         if path.suffix in (".py", ".toml"):
             place = target / path.relative_to(source)

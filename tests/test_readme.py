@@ -44,7 +44,7 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[list[str]]:
-    """Return the words behind ``gcdbench`` of all commands, in order, each once."""
+    """Return the words after ``gcdbench`` of all commands, in order, each once."""
     lines = [line for block in blocks("(?:sh|bash)?") for line in block.splitlines()]
     outside = re.sub(r"^```.*?^```", "", text(), flags=re.M | re.S)
     lines += re.findall(r"`(gcdbench [^`]+)`", outside)

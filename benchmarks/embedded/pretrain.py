@@ -4,12 +4,11 @@
         --cache DIR --out embedded.safetensors
 
 The stem (EfficientNet-Lite0, trained on ImageNet) stays frozen, so a second process redraws the
-drawings in random styles and runs the stem ahead of the training; what it makes is kept in shards
-under ``--cache`` and found again by a later run. The blocks learn to name the corpus's concepts at
-the last block and, at the first, the way a drawing was drawn: what a large transformer comes to by
-itself (strokes early, things late), a small one is told. The suite's classes and images play no
-part. An interrupted run goes on from its last checkpoint; the same arguments give the same
-weights.
+drawings in random styles and runs the stem ahead of the training; its output is stored in shards
+under ``--cache`` and reused by a later run. The last block is trained to predict the corpus's
+concepts, the first block the style of a drawing: a large transformer learns by itself to represent
+style early and objects late, a small one is trained for it. The suite's classes and images are not
+used. An interrupted run resumes from its last checkpoint; the same arguments give the same weights.
 """
 
 from __future__ import annotations
@@ -150,14 +149,18 @@ class Run:
         for index in progress:
             where = divmod(index, per_epoch)
             shard = self.shards.wait_for(maker, *where)
-            loss, named, told = self.train_on(shard, self.concepts(*where))
-            figures = {"loss": f"{loss:.3f}", "named": f"{named:.3f}", "told": f"{told:.3f}"}
+            loss, concept, style = self.train_on(shard, self.concepts(*where))
+            figures = {
+                "loss": f"{loss:.3f}",
+                "concept": f"{concept:.3f}",
+                "style": f"{style:.3f}",
+            }
             progress.set_postfix(epoch=where[0], **figures)
             self.done = index + 1
             self.save_checkpoint()
 
     def train_on(self, shard: Shard, concepts: Tensor) -> tuple[float, float, float]:
-        """Pass once through a shard; return its mean loss and the shares named and told how."""
+        """Train on a shard once; return the mean loss and the accuracies of concept and style."""
         size, smoothing = self.args.batch_size, self.args.label_smoothing
         batches = len(concepts) // size
         seen = torch.zeros(3)
@@ -176,13 +179,13 @@ class Run:
             self.optimizer.step()
             self.step += 1
             named = (cosines.argmax(dim=1) == concepts[part]).float().mean()
-            told = (ways.argmax(dim=1) == shard.ways[part]).float().mean()
-            seen += torch.stack([loss.detach(), named, told])
-        loss_mean, named_mean, told_mean = (seen / batches).tolist()
-        return loss_mean, named_mean, told_mean
+            styled = (ways.argmax(dim=1) == shard.ways[part]).float().mean()
+            seen += torch.stack([loss.detach(), named, styled])
+        loss_mean, named_mean, styled_mean = (seen / batches).tolist()
+        return loss_mean, named_mean, styled_mean
 
     def resume(self) -> None:
-        """Go on from the checkpoint if there is one."""
+        """Resume from the checkpoint if there is one."""
         if not self.checkpoint.exists():
             return
         state = torch.load(self.checkpoint, weights_only=True)

@@ -5,9 +5,9 @@
 
 The first form needs a Python that has the package imagecorruptions; it breaks on current numpy and
 scikit-image (1.1.2 works with numpy 1.23, scipy 1.10, scikit-image 0.20). Both sides take turns
-over the 45 variants, three calls on one thread each time, so that a busy machine disturbs both
-alike. The table has median CPU times; the sums are given for the median and for the best time,
-which a busy machine disturbs least.
+over the 45 variants, three calls on one thread each time, so that a busy machine affects both
+equally. The table has median CPU times; the sums are given for the median and for the best time,
+which a busy machine affects least.
 """
 
 from __future__ import annotations

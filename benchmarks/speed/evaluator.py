@@ -3,8 +3,8 @@
     python benchmarks/speed/evaluator.py            # small sizes, under a minute
     python benchmarks/speed/evaluator.py --full     # sizes of CUB-C and DomainNet, several minutes
 
-Competitors take turns and each shows its best CPU time, so that a busy machine disturbs all alike.
-The last column says what the time bought: inertia, accuracy, or whether the answers are equal.
+Competitors take turns and the best CPU time of each is shown, so that a busy machine affects all
+equally. The last column compares the results: inertia, accuracy, or whether they are equal.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def measure_memory(n: int, d: int, k: int) -> None:
         semi_supervised_kmeans(*rows, n_init=2, max_iter=10)
     seconds = time.process_time() - start
     size = (p.unlabelled.nbytes + p.labelled.nbytes) / 1e6
-    note = f"memory +{growth[0]:.0f} MB beside {size:.0f} MB of features"
+    note = f"memory +{growth[0]:.0f} MB in addition to {size:.0f} MB of features"
     row(f"SS-k-means n={n} d={d} k={k}, 2 x 10 steps", "gcdbench", seconds, None, note)
 
 

@@ -3,8 +3,8 @@
     python benchmarks/speed/loading.py [--images 24] [--rounds 5]
 
 Photographs of typical sizes are written to a temporary folder. Competitors take turns on one
-thread and each shows its best CPU time per image (two views), so that a busy machine disturbs all
-alike. "apart" is how far the centre crops are from the plain ones, in grey levels.
+thread and the best CPU time per image (two views) of each is shown, so that a busy machine affects
+all equally. "apart" is how far the centre crops are from the plain ones, in grey levels.
 
 Corrupted images, one of each variant, are compared with the two trees that ``data make-ssb-c``
 writes: with ``--size 0`` (the size of the dataset's own files) and by default (256 pixels).
@@ -61,7 +61,7 @@ class Competitor:
 
 
 class Plain:
-    """The loading of the released codes: Pillow decodes, torchvision makes each view anew."""
+    """The loading of the released codes: Pillow decodes, torchvision makes each view."""
 
     def __init__(self, images: FileImages, jitter: bool = False) -> None:
         colour = [transforms.ColorJitter(0.3, 0.3, 0.3, 0.3), transforms.RandomGrayscale(0.1)]

@@ -36,7 +36,7 @@ verbs:
 
 examples:
   gcdbench list methods                              list all methods
-  gcdbench run --suite drawshift --quick             a tiny version, for a first look
+  gcdbench run --suite drawshift --quick             a tiny version for a look
   gcdbench run --suite drawshift --methods hilo gcd  train, score and rank
   gcdbench report --suite drawshift                  a web page from the records
   gcdbench reproduce --list                          the paper's tables

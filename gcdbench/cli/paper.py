@@ -38,7 +38,7 @@ EXAMPLES = """examples:
 
 
 def reproduce(arguments: argparse.Namespace) -> int:
-    """Run a table of the paper and print its numbers next to the measured ones."""
+    """Run a table of the paper and print it with the measured numbers."""
     choice = Choice(
         scale=arguments.scale,
         datasets=tuple(arguments.datasets),

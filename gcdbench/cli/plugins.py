@@ -86,7 +86,7 @@ def add_check(parser: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Run the contract's checks on a plug-in and report failures as sentences."""
+    """Run the contract's checks on a plug-in and report failures."""
     failed = 0
     for finding in findings(arguments.target):
         state = "ok  " if finding.problem is None else "FAIL"

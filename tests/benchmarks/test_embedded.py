@@ -174,7 +174,7 @@ def test_an_interrupted_training_gives_the_same_weights(script, arguments, tmp_p
 
 
 def test_the_ceiling_is_asked_about_drawings_it_has_seen_in_no_variant(script):
-    # two corruptions of twelve drawings, beside twenty clean ones; a domain that is not trained on
+    # two corruptions of twelve drawings, with twenty clean ones; a domain that is not trained on
     labels = np.concatenate([np.arange(20) % 4, np.arange(12) % 3, np.arange(12) % 3, [0, 1]])
     rows = {"original": range(20), "fog/1": range(20, 32), "snow/1": range(32, 44), "far": (44, 45)}
     sets = {name: SimpleNamespace(rows=np.array(found)) for name, found in rows.items()}

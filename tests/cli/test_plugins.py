@@ -15,8 +15,8 @@ from gcdbench.errors import UserError
 @pytest.mark.parametrize("base", [None, "simgcd"])
 def test_a_new_method_is_a_file_that_can_be_read_at_once(tmp_path, base):
     path = write_method("my_idea", tmp_path, base=base)
-    face = registry.add_plugin(path)
-    assert (face.name, face.class_name) == ("my_idea", "MyIdea")
+    info = registry.add_plugin(path)
+    assert (info.name, info.class_name) == ("my_idea", "MyIdea")
     assert registry.load("method", "my_idea").__name__ == "MyIdea"
 
 

@@ -42,12 +42,12 @@ def plugin(tmp_path):
 
 def test_a_plugin_file_is_known_by_its_name(plugin):
     registry.add_plugin(plugin)
-    face = registry.get("method", "idle")
-    assert face.summary == "A method that learns nothing (Nobody, 2026)."
-    assert face.constants["provides"] == {"logits"}
-    assert face.constants["train_defaults"] == {"lr": 0.5}
-    assert face.config().strength == 0.25
-    assert face.notes == {"strength": "ours", "mode": "paper"}
+    info = registry.get("method", "idle")
+    assert info.summary == "A method that learns nothing (Nobody, 2026)."
+    assert info.constants["provides"] == {"logits"}
+    assert info.constants["train_defaults"] == {"lr": 0.5}
+    assert info.config().strength == 0.25
+    assert info.notes == {"strength": "ours", "mode": "paper"}
 
 
 def test_a_plugin_class_is_imported_when_it_is_asked_for(plugin):

@@ -117,7 +117,7 @@ def test_a_new_score_leaves_records_valid_and_changes_the_version_of_scores(copy
 @pytest.mark.parametrize(
     ("name", "pattern", "replacement"),
     [
-        ("gcdbench/training/trainer.py", r'^"""The only', '"""The one and only'),
+        ("gcdbench/training/trainer.py", r'^"""The training', '"""The one training'),
         ("gcdbench/training/method.py", r'    """Repeat a per-image', '    """Copy a per-image'),
         ("gcdbench/ops/losses.py", r"^import math$", "import math  # of the standard library"),
         ("methods/simgcd.py", r'^"""', '"""A mended docstring. '),

@@ -1,4 +1,4 @@
-"""No room, no permission, no memory, no finite loss: a clear sentence, and a way to go on."""
+"""No room, no permission, no memory, no finite loss: a clear sentence, and a way to continue."""
 
 from __future__ import annotations
 

@@ -135,10 +135,10 @@ def test_an_unknown_preset_is_refused():
 
 
 def test_the_plan_resolves_a_preset_without_importing_the_method():
-    face = registry.get("method", "hilo")
-    assert build(face.config, {"preset": "released"}, "hilo").critic == "cosine"
-    assert face.constants["techniques"] == ("patchmix", "curriculum")
-    assert "presets" not in plain(face.config())
+    info = registry.get("method", "hilo")
+    assert build(info.config, {"preset": "released"}, "hilo").critic == "cosine"
+    assert info.constants["techniques"] == ("patchmix", "curriculum")
+    assert "presets" not in plain(info.config())
 
 
 def test_both_features_are_those_of_the_reference(golden):

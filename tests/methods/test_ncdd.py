@@ -35,6 +35,6 @@ def test_labelled_images_have_no_part_in_the_information():
 
 
 def test_it_says_that_it_is_a_re_creation():
-    face = registry.get("method", "ncdd")
-    assert "re-creation" in face.summary
-    assert all(note.startswith("ours") or ", ours" in note for note in face.notes.values())
+    info = registry.get("method", "ncdd")
+    assert "re-creation" in info.summary
+    assert all(note.startswith("ours") or ", ours" in note for note in info.notes.values())

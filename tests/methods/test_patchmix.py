@@ -233,8 +233,8 @@ def test_a_batch_without_pairs_adds_a_zero(rows):
 def test_weights_and_concentrations_are_learnt_only_if_asked_for():
     assert [p for p in make().parameters() if p.requires_grad] == []
     assert sum(p.numel() for p in make(preset="released").parameters() if p.requires_grad) == 4
-    beside = make(preset="released", learn_weights=False)
-    assert sum(p.numel() for p in beside.parameters() if p.requires_grad) == 2
+    fixed = make(preset="released", learn_weights=False)
+    assert sum(p.numel() for p in fixed.parameters() if p.requires_grad) == 2
 
 
 def test_all_terms_have_the_given_weight():

@@ -90,7 +90,7 @@ def test_filling_makes_both_sides_equally_many(ot, generator):
 
 def test_nothing_is_filled_where_nothing_can_be_copied(generator):
     prototypes = torch.eye(4)[:2]
-    features = torch.eye(4)[2:]  # at right angles to all prototypes: nobody is confident
+    features = torch.eye(4)[2:]  # at right angles to all prototypes: no row is confident
     filled = adaptive_filling(features, prototypes, generator=generator)
     assert torch.equal(filled, torch.zeros(2, 2))
 

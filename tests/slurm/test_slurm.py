@@ -1,4 +1,4 @@
-"""A grid runs on a real SLURM cluster of this machine; ended jobs go on where they were."""
+"""A grid runs on a real SLURM cluster of this machine; ended jobs are resumed."""
 
 from __future__ import annotations
 

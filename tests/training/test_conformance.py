@@ -21,8 +21,8 @@ def test_a_method_keeps_the_contract(name, check):
 @pytest.mark.parametrize("kind", ["method", "technique"])
 def test_every_default_names_its_source(kind):
     sources = ("paper", "released", "our", "official")
-    for name, face in registry.available(kind).items():
-        for field, note in face.notes.items():
+    for name, info in registry.available(kind).items():
+        for field, note in info.notes.items():
             assert field == "presets" or any(word in note for word in sources), f"{name}.{field}"
 
 

@@ -1,4 +1,4 @@
-"""What methods are told about the number of classes."""
+"""The number of classes that is passed to methods."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ def store() -> PoolFeatures:
     )
 
 
-def told(**values) -> int:
+def assumed(**values) -> int:
     return assumed_classes(TaskConfig(**values), problem(), compute_features=store, seed=0)
 
 
 def test_methods_are_told_the_true_number_unless_another_is_given():
-    assert told() == CLASSES
-    assert told(num_classes=50) == 50
+    assert assumed() == CLASSES
+    assert assumed(num_classes=50) == 50
 
 
 def test_the_number_of_well_separated_classes_is_estimated():
     # any K at which each labelled class is a cluster of its own is right by the labels
-    assert OLD <= told(classes="estimated") <= CLASSES
+    assert OLD <= assumed(classes="estimated") <= CLASSES
 
 
 def test_an_estimate_needs_no_more_images_than_it_may_have():
-    assert OLD <= told(classes="estimated", estimate_images=60) <= 60
+    assert OLD <= assumed(classes="estimated", estimate_images=60) <= 60
 
 
 def test_fewer_outputs_than_classes_with_labels_are_refused():
     with pytest.raises(ValueError, match="5 classes have labels"):
-        told(num_classes=4)
+        assumed(num_classes=4)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Plug-ins of somebody who does not work on gcdbench."""
+"""Plug-ins of a third-party package."""

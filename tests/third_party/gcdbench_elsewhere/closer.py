@@ -1,4 +1,4 @@
-"""Closer: the two views of an image should look alike."""
+"""Closer: the two views of an image should be similar."""
 
 from __future__ import annotations
 
