@@ -16,7 +16,7 @@ from gcdbench.errors import UserError
 
 if TYPE_CHECKING:
     from gcdbench.experiment.plan import Request
-    from gcdbench.report.leaderboard import Board
+    from gcdbench.report.leaderboard import Leaderboard
 
 FORMATS = ("md", "csv", "latex", "json")
 PLOTS = {
@@ -66,9 +66,9 @@ def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
     """Write the leaderboard in all formats and print one of them."""
     from gcdbench.report.formats import FORMATS, write_all
 
-    board = _board(arguments, request)
-    paths = write_all(board, folder(arguments))
-    sys.stdout.write(FORMATS[arguments.format](board))
+    leaderboard = _load_leaderboard(arguments, request)
+    paths = write_all(leaderboard, folder(arguments))
+    sys.stdout.write(FORMATS[arguments.format](leaderboard))
     log.info("written: %s", ", ".join(map(str, paths)))
     return 0
 
@@ -81,20 +81,20 @@ def plot(arguments: argparse.Namespace, request: Request) -> int:
     from gcdbench.report import plots
 
     kinds = arguments.kinds or [*plots.PLOTS, *(["sensitivity"] if arguments.over else [])]
-    board = _board(arguments, request)
+    leaderboard = _load_leaderboard(arguments, request)
     for kind in kinds:
         try:
             figure = (
                 _sensitivity(arguments, request)
                 if kind == "sensitivity"
-                else plots.PLOTS[kind](board)
+                else plots.PLOTS[kind](leaderboard)
             )
         except plots.NothingToDraw as reason:
             if arguments.kinds:
                 raise
             log.info("%s", reason)
             continue
-        for path in plots.write(figure, folder(arguments) / f"{board.suite}-{kind}"):
+        for path in plots.write(figure, folder(arguments) / f"{leaderboard.suite}-{kind}"):
             sys.stdout.write(f"{path}\n")
     return 0
 
@@ -108,7 +108,7 @@ def _sensitivity(arguments: argparse.Namespace, request: Request) -> Any:
 
 def report(arguments: argparse.Namespace, request: Request) -> int:
     """Write the page and print its path."""
-    sys.stdout.write(f"{_write_page(_board(arguments, request), arguments, request)}\n")
+    sys.stdout.write(f"{_write_page(_load_leaderboard(arguments, request), arguments, request)}\n")
     return 0
 
 
@@ -118,17 +118,17 @@ def publish(arguments: argparse.Namespace, request: Request) -> None:
     from gcdbench.report.formats import write_all
     from gcdbench.report.formats.markdown import markdown
 
-    board = _board(arguments, request)
+    leaderboard = _load_leaderboard(arguments, request)
     target = folder(arguments)
-    paths = [*write_all(board, target), _write_page(board, arguments, request)]
-    paths += plots.write(plots.PLOTS["bars"](board), target / f"{board.suite}-bars")
-    sys.stdout.write(markdown(board))
+    paths = [*write_all(leaderboard, target), _write_page(leaderboard, arguments, request)]
+    paths += plots.write(plots.PLOTS["bars"](leaderboard), target / f"{leaderboard.suite}-bars")
+    sys.stdout.write(markdown(leaderboard))
     log.info("written: %s", ", ".join(map(str, paths)))
 
 
-def _board(arguments: argparse.Namespace, request: Request) -> Board:
+def _load_leaderboard(arguments: argparse.Namespace, request: Request) -> Leaderboard:
     from gcdbench.report.collect import collect
-    from gcdbench.report.leaderboard import make
+    from gcdbench.report.leaderboard import make_leaderboard
 
     collection = collect(request, arguments.results)
     by_reason: dict[str, list[str]] = {}
@@ -139,7 +139,7 @@ def _board(arguments: argparse.Namespace, request: Request) -> Board:
         log.warning("left out: %s%s: %s", paths[0], more, reason)
     if not collection.records:
         raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
-    return make(collection, suite_name(request))
+    return make_leaderboard(collection, suite_name(request))
 
 
 def suite_name(request: Request) -> str:
@@ -154,12 +154,12 @@ def folder(arguments: argparse.Namespace) -> Path:
     return getattr(arguments, "out", None) or arguments.results / "leaderboard"
 
 
-def _write_page(board: Board, arguments: argparse.Namespace, request: Request) -> Path:
+def _write_page(leaderboard: Leaderboard, arguments: argparse.Namespace, request: Request) -> Path:
     from gcdbench.core.files import write_atomically
     from gcdbench.report.page.build import page
 
-    path = folder(arguments) / f"{board.suite}.html"
-    write_atomically(path, page(board, command=_command(request)).encode())
+    path = folder(arguments) / f"{leaderboard.suite}.html"
+    write_atomically(path, page(leaderboard, command=_command(request)).encode())
     return path
 
 

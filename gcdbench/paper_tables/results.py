@@ -13,7 +13,7 @@ from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Cell
 from gcdbench.paper_tables.tables import SPLITS, Entry, Panel, Plan, identity
-from gcdbench.report import paper_numbers as published
+from gcdbench.report import paper_numbers
 from gcdbench.report.collect import percent
 from gcdbench.report.titles import set_title
 
@@ -105,11 +105,11 @@ def _block(plan: Plan, entries: list[Entry], found: Mapping[str, dict[str, Any]]
     return Block(panel, columns, lines)
 
 
-def _printed(plan: Plan, panel: Panel) -> dict[tuple[str, str], dict[str, published.Triple]]:
+def _printed(plan: Plan, panel: Panel) -> dict[tuple[str, str], dict[str, paper_numbers.Triple]]:
     """Return the paper's numbers of a panel by row (method, variant) and evaluation set."""
-    found: dict[tuple[str, str], dict[str, published.Triple]] = {}
+    found: dict[tuple[str, str], dict[str, paper_numbers.Triple]] = {}
     if panel.paper:
-        for triple in (t for name in plan.table.paper for t in published.triples(name)):
+        for triple in (t for name in plan.table.paper for t in paper_numbers.triples(name)):
             if triple.dataset == panel.paper:
                 found.setdefault((triple.method, triple.variant), {})[triple.domain] = triple
     rows = {entry.row.paper for entry in plan.entries if entry.panel == panel}
@@ -143,7 +143,9 @@ def _mean_share(shares: list[float | None]) -> float | None:
     return statistics.fmean(known) if len(known) == len(shares) else None
 
 
-def _number(seeds: list[Scores], paper: published.Triple | None, name: str, split: str) -> Number:
+def _number(
+    seeds: list[Scores], paper: paper_numbers.Triple | None, name: str, split: str
+) -> Number:
     values = [percent(s[name][split.lower()]) for s in seeds if name in s]
     return Number(
         mean=statistics.fmean(values) if values else math.nan,
@@ -169,4 +171,4 @@ def columns_of(record: Mapping[str, Any], kinds: Iterable[str]) -> Scores:
         "corruptions": {name: summary[name] for name in corruptions},
     }
     chosen = (item for kind in kinds for item in by_kind[kind].items())
-    return {published.normal_name(name): scores for name, scores in chosen}
+    return {paper_numbers.normal_name(name): scores for name, scores in chosen}

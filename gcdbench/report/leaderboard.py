@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gcdbench.report import paper_numbers as published
-from gcdbench.report import statistics
-from gcdbench.report import titles as names
+from gcdbench.report import paper_numbers, statistics, titles
 from gcdbench.report.collect import SPLITS, Collection
 
 ROLES = ("source", "shifted", "unseen", "validation")
@@ -71,7 +69,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Board:
+class Leaderboard:
     """All that a leaderboard shows, computed from a collection of records."""
 
     suite: str
@@ -88,7 +86,7 @@ class Board:
     @property
     def rows(self) -> list[str]:
         """Methods in the order of the paper's tables."""
-        return names.in_order(self.methods)
+        return titles.in_order(self.methods)
 
     @property
     def incomplete(self) -> list[str]:
@@ -137,10 +135,10 @@ class Board:
         return triples
 
 
-def make(collection: Collection, suite: str) -> Board:
+def make_leaderboard(collection: Collection, suite: str) -> Leaderboard:
     """Compute a leaderboard."""
     role = "shifted" if "shifted" in set(collection.table["role"]) else "source"
-    return Board(suite, collection, role, _numbers(collection), _standings(collection, role))
+    return Leaderboard(suite, collection, role, _numbers(collection), _standings(collection, role))
 
 
 def _unreadable(recorded: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -174,7 +172,7 @@ def _planned_numbers(collection: Collection) -> Iterator[Number]:
     """Yield all numbers that there will be, by dataset, set, split and method."""
     sets = collection.table[["dataset", "set", "role"]].drop_duplicates().to_numpy().tolist()
     seeds = Counter((place.dataset, place.method) for place in collection.planned)
-    methods = names.in_order(place.method for place in collection.planned)
+    methods = titles.in_order(place.method for place in collection.planned)
     for dataset in collection.datasets:
         for owner, name, role in sets:
             if owner == dataset:
@@ -211,7 +209,7 @@ def _measured(number: Number, values: np.ndarray, bounds: tuple[float, float]) -
 
 
 def _with_paper(number: Number) -> Number:
-    found = published.find(number.dataset, number.method, number.set, number.role, number.split)
+    found = paper_numbers.find(number.dataset, number.method, number.set, number.role, number.split)
     if found is None:
         return number
     return replace(number, paper=found.accuracy, impossible=found.impossible)
@@ -250,7 +248,7 @@ def _standings(collection: Collection, role: str) -> list[Standing]:
             recorded=planned[method] - missing[method],
             planned=planned[method],
         )
-        for method in names.in_order(planned)
+        for method in titles.in_order(planned)
     ]
     scored = [s for s in standings if not math.isnan(s.means[role])]
     scored.sort(key=lambda standing: -standing.means[role])

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from gcdbench.report import paper_numbers as published
-from gcdbench.report import titles as names
+from gcdbench.report import paper_numbers, titles
 
 # on white and on a dark page, in the order of the paper's rows; then what is left for others
 _PALETTE = (
@@ -52,12 +51,12 @@ class Look:
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:
     """Give each method its look: by the paper's row, variants as tints of their base."""
-    ordered = names.in_order(methods)
-    known = published.order()
-    others = [base for base in dict.fromkeys(map(names.base, ordered)) if base not in known]
-    found, variants = {}, dict.fromkeys(map(names.base, ordered), 0)
+    ordered = titles.in_order(methods)
+    known = paper_numbers.order()
+    others = [base for base in dict.fromkeys(map(titles.base, ordered)) if base not in known]
+    found, variants = {}, dict.fromkeys(map(titles.base, ordered), 0)
     for spec in ordered:
-        base = names.base(spec)
+        base = titles.base(spec)
         number = known.index(base) if base in known else len(known) + others.index(base)
         variant = variants[base]
         variants[base] += 1

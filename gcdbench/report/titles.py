@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gcdbench.core import registry
 from gcdbench.errors import UserError
-from gcdbench.report import paper_numbers as published
+from gcdbench.report import paper_numbers
 
 
 def method_title(spec: str) -> str:
@@ -17,7 +17,7 @@ def method_title(spec: str) -> str:
     'HiLo − PatchMix'
     """
     method, *changes = re.split(r"(?=[+-])", spec)
-    title = published.title(method) or _class_name("method", method)
+    title = paper_numbers.title(method) or _class_name("method", method)
     for change in changes:
         sign = "+" if change[0] == "+" else "−"
         title += f" {sign} {_class_name('technique', change[1:])}"
@@ -26,7 +26,7 @@ def method_title(spec: str) -> str:
 
 def dataset_title(dataset: str) -> str:
     """Name a dataset: as the paper if it has it, otherwise as the suite."""
-    return (published.dataset_title(dataset) or dataset).replace("+", " + ")
+    return (paper_numbers.dataset_title(dataset) or dataset).replace("+", " + ")
 
 
 def set_title(name: str) -> str:
@@ -36,7 +36,7 @@ def set_title(name: str) -> str:
 
 def in_order(specs: Iterable[str]) -> list[str]:
     """Order methods as the paper's rows, others behind them by name; variants follow their base."""
-    rows = {name: number for number, name in enumerate(published.order())}
+    rows = {name: number for number, name in enumerate(paper_numbers.order())}
 
     def key(spec: str) -> tuple[int, str, str]:
         method = base(spec)

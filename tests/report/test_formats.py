@@ -20,7 +20,7 @@ from gcdbench.report.collect import LeftOut, Place
 from gcdbench.report.formats import FORMATS, SUFFIXES, write_all
 from gcdbench.report.formats import markdown as text
 from gcdbench.report.formats.latex import escape
-from gcdbench.report.leaderboard import make
+from gcdbench.report.leaderboard import make_leaderboard
 
 GOLDEN = _GOLDEN / "report"
 
@@ -38,7 +38,7 @@ def board(tmp_path_factory):
     made.left_out = [
         LeftOut("cub-c/simgcd/seed1-0123/record.json", "damaged", "does not match its checksum")
     ]
-    return make(made, "ssb-c")
+    return make_leaderboard(made, "ssb-c")
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -91,7 +91,7 @@ def test_wide_suites_are_parted_into_readable_tables(tmp_path):
     made = collection(
         tmp_path, methods=["gcd"], datasets=[f"real+d{n}" for n in range(5)], seeds=[0]
     )
-    written = FORMATS["latex"](make(made, "wide"))
+    written = FORMATS["latex"](make_leaderboard(made, "wide"))
     assert written.count(r"\begin{table*}") == 2
     assert r"\label{tab:wide}" in written
     assert r"\label{tab:wide-2}" in written

@@ -18,7 +18,7 @@ from helpers.synthetic_records import collection
 
 from gcdbench.report.collect import LeftOut, Place
 from gcdbench.report.correctness import right_images
-from gcdbench.report.leaderboard import make
+from gcdbench.report.leaderboard import make_leaderboard
 from gcdbench.report.page.build import page
 from gcdbench.report.page.data import _common, as_script, page_data
 from gcdbench.report.page.svg import Drawing
@@ -34,7 +34,7 @@ def board(tmp_path_factory):
         without=[Place("line+solid", "uno", seed) for seed in range(3)],
     )
     made.left_out = [LeftOut("a/<b>/record.json", "stale", "is of another version (x < y)")]
-    return make(made, "drawshift")
+    return make_leaderboard(made, "drawshift")
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_the_same_records_give_the_same_bytes_wherever_they_lie(board, html, tmp
         key: shutil.copytree(folder, tmp_path / key)
         for key, folder in board.collection.folders.items()
     }
-    moved = make(
+    moved = make_leaderboard(
         board.collection.__class__(**{**board.collection.__dict__, "folders": folders}), "drawshift"
     )
     assert page(moved, command="gcdbench report --suite drawshift") == html
@@ -145,7 +145,7 @@ def test_cells_show_config_curve_and_the_end_of_the_log(board, tmp_path):
     shutil.copytree(board.collection.folders[record["key"]], folder)
     (folder / "log.jsonl").write_text("".join(f"line {n}\n" for n in range(20)))
     folders = {**board.collection.folders, record["key"]: folder}
-    changed = make(
+    changed = make_leaderboard(
         board.collection.__class__(**{**board.collection.__dict__, "folders": folders}), "d"
     )
     data = page_data(changed)
@@ -159,7 +159,7 @@ def test_cells_show_config_curve_and_the_end_of_the_log(board, tmp_path):
 def test_predictions_that_cannot_be_trusted_are_named_and_not_compared(board, tmp_path):
     record = board.collection.records[0]
     folders = {**board.collection.folders, record["key"]: tmp_path}
-    changed = make(
+    changed = make_leaderboard(
         board.collection.__class__(**{**board.collection.__dict__, "folders": folders}), "d"
     )
     data = page_data(changed)
@@ -203,7 +203,7 @@ def test_two_hundred_cells_take_less_than_two_seconds(tmp_path):
     made = collection(tmp_path / "runs", seeds=range(10))
     assert len(made.records) == 210
     started = time.process_time()
-    board = make(made, "drawshift")
+    board = make_leaderboard(made, "drawshift")
     write_all(board, tmp_path)
     assert len(page(board)) < 2_000_000
     assert time.process_time() - started < 2

@@ -8,9 +8,9 @@ import pytest
 from helpers.synthetic_records import collection
 from PIL import Image
 
-from gcdbench.report import plot_data as series
+from gcdbench.report import plot_data
 from gcdbench.report.collect import Place
-from gcdbench.report.leaderboard import make
+from gcdbench.report.leaderboard import make_leaderboard
 from gcdbench.report.plots import PLOTS, NothingToDraw, write
 from gcdbench.report.style import looks
 
@@ -21,21 +21,23 @@ def board(tmp_path_factory):
     without = [Place("line+solid", "uno", seed) for seed in range(2)]
     methods = ["uno", "simgcd", "hilo"]
     folder = tmp_path_factory.mktemp("runs")
-    return make(collection(folder, methods=methods, seeds=range(2), without=without), "drawshift")
+    return make_leaderboard(
+        collection(folder, methods=methods, seeds=range(2), without=without), "drawshift"
+    )
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     chosen = {"methods": ["gcd", "hilo"], "datasets": ["line+solid", "line+color"], "seeds": [0, 1]}
-    return make(collection(folder, **chosen), "drawshift")
+    return make_leaderboard(collection(folder, **chosen), "drawshift")
 
 
 @pytest.fixture(scope="module")
 def corrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     made = collection(folder, methods=["gcd", "hilo"], datasets=["cub-c"], corrupted=True)
-    return make(made, "ssb-c")
+    return make_leaderboard(made, "ssb-c")
 
 
 def texts(figure):
@@ -89,11 +91,13 @@ def _hex(colour):
 
 
 def test_outcomes_add_up_to_all_images(board):
-    assert series.outcomes(board).sum(axis=1).to_list() == pytest.approx([100] * 6)
+    assert plot_data.outcomes(board).sum(axis=1).to_list() == pytest.approx([100] * 6)
 
 
 def test_drops_are_source_and_shifted_means(board):
-    point = next(p for p in series.drops(board) if (p.dataset, p.method) == ("line+color", "hilo"))
+    point = next(
+        p for p in plot_data.drops(board) if (p.dataset, p.method) == ("line+color", "hilo")
+    )
     assert point.source == pytest.approx(board.lookup["line+color", "line", "All", "hilo"].mean)
     assert point.shifted_std == pytest.approx(
         board.lookup["line+color", "color", "All", "hilo"].std
@@ -101,7 +105,7 @@ def test_drops_are_source_and_shifted_means(board):
 
 
 def test_curves_end_in_the_recorded_accuracy(board):
-    table = series.learning(board.collection.records)
+    table = plot_data.learning(board.collection.records)
     record = board.collection.records[0]
     rows = table[
         (table["method"] == record["method"])
@@ -116,7 +120,9 @@ def test_curves_end_in_the_recorded_accuracy(board):
 def test_a_plot_without_data_says_what_is_missing(board, tmp_path):
     with pytest.raises(NothingToDraw, match="no sets by corruption and severity"):
         PLOTS["corruptions"](board)
-    alone = make(collection(tmp_path, methods=["gcd"], datasets=["line+solid"], seeds=[0]), "one")
+    alone = make_leaderboard(
+        collection(tmp_path, methods=["gcd"], datasets=["line+solid"], seeds=[0]), "one"
+    )
     with pytest.raises(NothingToDraw, match="two methods on two datasets"):
         PLOTS["critical"](alone)
     with pytest.raises(NothingToDraw, match="at least three evaluation sets"):

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from gcdbench.report.collect import SPLITS
-from gcdbench.report.leaderboard import Board, Number
+from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
 WIDEST = 18  # number columns: three datasets with two evaluation sets each
@@ -23,15 +23,15 @@ _ESCAPES = {
 Block = tuple[str, list[str]]  # a dataset and its evaluation sets
 
 
-def latex(board: Board) -> str:
+def latex(leaderboard: Leaderboard) -> str:
     """Return the leaderboard as LaTeX tables: the numbers, and what they say against the paper."""
     head = [
-        f"% {board.suite}: made by gcdbench from its records.",
+        f"% {leaderboard.suite}: made by gcdbench from its records.",
         r"% Needs \usepackage{booktabs} and \usepackage{graphicx}.",
     ]
-    blocks = [(d, [n for n, _ in board.sets_of(d)]) for d in board.collection.datasets]
-    tables = [_numbers(board, chunk, part) for part, chunk in enumerate(_chunks(blocks))]
-    return "\n".join(head) + "\n" + "\n".join([*tables, *_paper(board)])
+    blocks = [(d, [n for n, _ in leaderboard.sets_of(d)]) for d in leaderboard.collection.datasets]
+    tables = [_numbers(leaderboard, chunk, part) for part, chunk in enumerate(_chunks(blocks))]
+    return "\n".join(head) + "\n" + "\n".join([*tables, *_paper(leaderboard)])
 
 
 def escape(text: str) -> str:
@@ -61,7 +61,7 @@ def _width(chunk: Sequence[Block]) -> int:
     return sum(len(SPLITS) * len(sets) for _, sets in chunk)
 
 
-def _numbers(board: Board, chunk: Sequence[Block], part: int) -> str:
+def _numbers(leaderboard: Leaderboard, chunk: Sequence[Block], part: int) -> str:
     columns = [(d, name, split) for d, sets in chunk for name in sets for split in SPLITS]
     datasets = [(escape(dataset_title(d)), len(SPLITS) * len(sets)) for d, sets in chunk]
     sets = [(escape(set_title(name)), len(SPLITS)) for _, names in chunk for name in names]
@@ -73,24 +73,24 @@ def _numbers(board: Board, chunk: Sequence[Block], part: int) -> str:
         _row(["Methods", *(split for *_, split in columns)]),
         r"\midrule",
     ]
-    for method in board.rows:
-        rows = [board.lookup[(*column, method)] for column in columns]
+    for method in leaderboard.rows:
+        rows = [leaderboard.lookup[(*column, method)] for column in columns]
         lines.append(_row([escape(method_title(method)), *map(_number, rows)]))
     lines += [r"\bottomrule", r"\end{tabular}"]
-    seeds = max(number.planned for number in board.numbers)
+    seeds = max(number.planned for number in leaderboard.numbers)
     over = f"mean and (small) standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     caption = (
-        f"{escape(board.suite)}: clustering accuracy (\\%), {over}. "
+        f"{escape(leaderboard.suite)}: clustering accuracy (\\%), {over}. "
         r"Best in bold, second best underlined."
     )
-    if any(0 < number.seeds < number.planned for number in board.numbers):
+    if any(0 < number.seeds < number.planned for number in leaderboard.numbers):
         caption += r" $^{n/m}$ Only n of m planned seeds are recorded."
-    return _table(lines, caption, f"tab:{board.suite}" + (f"-{part + 1}" if part else ""))
+    return _table(lines, caption, f"tab:{leaderboard.suite}" + (f"-{part + 1}" if part else ""))
 
 
-def _paper(board: Board) -> list[str]:
+def _paper(leaderboard: Leaderboard) -> list[str]:
     """Return a table of measured and published numbers, if there are any."""
-    known = board.published()
+    known = leaderboard.published()
     if not known:
         return []
     groups = [("Measured", 3), ("Paper", 3), ("Difference", 3)]
@@ -115,10 +115,10 @@ def _paper(board: Board) -> list[str]:
         lines.append(_row([*map(escape, titles), *measured, *printed, *deltas]))
     lines += [r"\bottomrule", r"\end{tabular}"]
     caption = (
-        f"{escape(board.suite)}: measured and published accuracy (\\%). "
+        f"{escape(leaderboard.suite)}: measured and published accuracy (\\%). "
         r"$^\dagger$ As printed, All does not lie between Old and New."
     )
-    return [_table(lines, caption, f"tab:{board.suite}-paper")]
+    return [_table(lines, caption, f"tab:{leaderboard.suite}-paper")]
 
 
 def _spanning(groups: Sequence[tuple[str, int]], first: int = 2) -> list[str]:

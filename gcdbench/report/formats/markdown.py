@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gcdbench.report.collect import SPLITS
-from gcdbench.report.leaderboard import ROLES, Board, Number, Standing
+from gcdbench.report.leaderboard import ROLES, Leaderboard, Number, Standing
 from gcdbench.report.statistics import Interval
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
@@ -19,12 +19,12 @@ DASH = "–"  # what was not measured
 _FIELDS = [field.name for field in dataclasses.fields(Number) if field.name != "compared"]
 
 
-def csv(board: Board) -> str:
+def csv(leaderboard: Leaderboard) -> str:
     """Return the leaderboard as CSV, one row per number; what is missing has empty fields."""
     buffer = io.StringIO()
     writer = csv_module.writer(buffer, lineterminator="\n")
     writer.writerow(_FIELDS)
-    for one in board.numbers:
+    for one in leaderboard.numbers:
         writer.writerow([_field(getattr(one, name)) for name in _FIELDS])
     return buffer.getvalue()
 
@@ -35,18 +35,18 @@ def _field(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def as_json(board: Board) -> str:
+def as_json(leaderboard: Leaderboard) -> str:
     """Return everything that a leaderboard shows, for programs."""
     data = {
-        "suite": board.suite,
-        "ranked_by": {"role": board.role, "split": "All"},
-        "methods": [_standing(one) for one in board.standings],
-        "numbers": [{name: getattr(one, name) for name in _FIELDS} for one in board.numbers],
-        "comparisons": [one.__dict__ for one in board.comparisons],
-        "ranking": None if board.ranking is None else board.ranking.__dict__,
-        "caveats": board.caveats,
-        "missing": [place._asdict() for place in board.collection.missing],
-        "left_out": [one.__dict__ for one in board.collection.left_out],
+        "suite": leaderboard.suite,
+        "ranked_by": {"role": leaderboard.role, "split": "All"},
+        "methods": [_standing(one) for one in leaderboard.standings],
+        "numbers": [{name: getattr(one, name) for name in _FIELDS} for one in leaderboard.numbers],
+        "comparisons": [one.__dict__ for one in leaderboard.comparisons],
+        "ranking": None if leaderboard.ranking is None else leaderboard.ranking.__dict__,
+        "caveats": leaderboard.caveats,
+        "missing": [place._asdict() for place in leaderboard.collection.missing],
+        "left_out": [one.__dict__ for one in leaderboard.collection.left_out],
     }
     return json.dumps(_plain(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
@@ -55,21 +55,21 @@ def _standing(one: Standing) -> dict[str, Any]:
     return {**one.__dict__, "title": method_title(one.method)}
 
 
-def markdown(board: Board) -> str:
+def markdown(leaderboard: Leaderboard) -> str:
     """Return the leaderboard as Markdown."""
-    parts = [f"# {board.suite}"]
-    if board.collection.description:
-        parts.append(_sentence(board.collection.description))
+    parts = [f"# {leaderboard.suite}"]
+    if leaderboard.collection.description:
+        parts.append(_sentence(leaderboard.collection.description))
     parts.append(
         "Clustering accuracy in percent, mean ± standard deviation over seeds. **Best**, "
         "*second best*."
     )
-    parts.append(_overall(board))
-    parts += [f"> {sentence}" for sentence in board.caveats]
-    for dataset in board.collection.datasets:
-        if sets := board.sets_of(dataset):
-            parts += [f"## {dataset_title(dataset)}", _dataset(board, dataset, sets)]
-    parts += _against_the_paper(board) + _compared(board) + _not_counted(board)
+    parts.append(_overall(leaderboard))
+    parts += [f"> {sentence}" for sentence in leaderboard.caveats]
+    for dataset in leaderboard.collection.datasets:
+        if sets := leaderboard.sets_of(dataset):
+            parts += [f"## {dataset_title(dataset)}", _dataset(leaderboard, dataset, sets)]
+    parts += _against_the_paper(leaderboard) + _compared(leaderboard) + _not_counted(leaderboard)
     return "\n\n".join(parts) + "\n"
 
 
@@ -103,15 +103,15 @@ def p_value(p: float) -> str:
     return DASH if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
 
 
-def _overall(board: Board) -> str:
-    roles = [r for r in ROLES if any(not math.isnan(one.means[r]) for one in board.standings)]
+def _overall(leaderboard: Leaderboard) -> str:
+    roles = [r for r in ROLES if any(not math.isnan(one.means[r]) for one in leaderboard.standings)]
     head = ["", "method", *(f"{role} All" for role in roles), "95% interval", "average rank"]
     lines = []
-    for one in board.standings:
+    for one in leaderboard.standings:
         place = DASH if one.place is None else str(one.place)
         means = [number(one.means[role]) for role in roles]
         if one.place == 1:
-            counts = roles.index(board.role)
+            counts = roles.index(leaderboard.role)
             means[counts] = f"**{means[counts]}**"
         rank = DASH if math.isnan(one.rank) else f"{one.rank:.2f}"
         cells = f"{one.recorded} of {one.planned}"
@@ -125,12 +125,12 @@ def _between(interval: Interval) -> str:
     return f"{interval.low:.1f} to {interval.high:.1f}"
 
 
-def _dataset(board: Board, dataset: str, sets: Sequence[tuple[str, str]]) -> str:
+def _dataset(leaderboard: Leaderboard, dataset: str, sets: Sequence[tuple[str, str]]) -> str:
     columns = [(name, split) for name, _ in sets for split in SPLITS]
     head = ["method", *(f"{set_title(name)} {split}" for name, split in columns), "seeds"]
     lines = []
-    for method in board.methods:
-        rows = [board.lookup[(dataset, *column, method)] for column in columns]
+    for method in leaderboard.methods:
+        rows = [leaderboard.lookup[(dataset, *column, method)] for column in columns]
         seeds, planned = max(row.seeds for row in rows), rows[0].planned
         count = str(seeds) if seeds == planned else f"{seeds} of {planned}"
         lines.append([method_title(method), *map(_marked, rows), count])
@@ -142,8 +142,8 @@ def _marked(row: Number) -> str:
     return f"**{text}**" if row.is_best else f"*{text}*" if row.is_second else text
 
 
-def _against_the_paper(board: Board) -> list[str]:
-    triples = board.published()
+def _against_the_paper(leaderboard: Leaderboard) -> list[str]:
+    triples = leaderboard.published()
     if not triples:
         return []
     lines = [
@@ -161,7 +161,7 @@ def _against_the_paper(board: Board) -> list[str]:
     parts = ["## Against the paper", "All / Old / New.", _table(head, lines, left=3)]
     if any(triple[0].impossible for triple in triples):
         parts.append("† As printed, All does not lie between Old and New: one of them is wrong.")
-    return [*parts, f"Measured with {', '.join(conditions(board.collection.records))}."]
+    return [*parts, f"Measured with {', '.join(conditions(leaderboard.collection.records))}."]
 
 
 def conditions(recorded: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -176,9 +176,9 @@ def conditions(recorded: Iterable[Mapping[str, Any]]) -> list[str]:
     return [f"{name} {' or '.join(sorted(values))}" for name, values in found.items()]
 
 
-def _compared(board: Board) -> list[str]:
-    best = board.methods[0]
-    chosen = [one for one in board.comparisons if best in (one.first, one.second)]
+def _compared(leaderboard: Leaderboard) -> list[str]:
+    best = leaderboard.methods[0]
+    chosen = [one for one in leaderboard.comparisons if best in (one.first, one.second)]
     if not chosen:
         return []
     lines = [
@@ -193,16 +193,16 @@ def _compared(board: Board) -> list[str]:
         for one in chosen
     ]
     head = ["against", "difference", "95% interval", f"{chosen[0].unit}s won : lost", "p", "p Holm"]
-    title = f"## {method_title(best)} against the others ({board.role}, All)"
+    title = f"## {method_title(best)} against the others ({leaderboard.role}, All)"
     note = (
         "Intervals by bootstrap over datasets and seeds; p by Wilcoxon's signed-rank test, "
         "corrected by Holm for all pairs of methods."
     )
-    return [title, _table(head, lines), note, *_friedman(board)]
+    return [title, _table(head, lines), note, *_friedman(leaderboard)]
 
 
-def _friedman(board: Board) -> list[str]:
-    ranking = board.ranking
+def _friedman(leaderboard: Leaderboard) -> list[str]:
+    ranking = leaderboard.ranking
     if ranking is None:
         return []
     text = (
@@ -214,13 +214,13 @@ def _friedman(board: Board) -> list[str]:
     return [text]
 
 
-def _not_counted(board: Board) -> list[str]:
+def _not_counted(leaderboard: Leaderboard) -> list[str]:
     parts = []
-    if board.collection.missing:
-        cells = "; ".join(place.label for place in board.collection.missing)
+    if leaderboard.collection.missing:
+        cells = "; ".join(place.label for place in leaderboard.collection.missing)
         parts.append(f"Not recorded yet: {cells}.")
-    if board.collection.left_out:
-        lines = "\n".join(f"- {one.kind}: {one}" for one in board.collection.left_out)
+    if leaderboard.collection.left_out:
+        lines = "\n".join(f"- {one.kind}: {one}" for one in leaderboard.collection.left_out)
         parts.append(f"Left out:\n\n{lines}")
     return parts
 

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from gcdbench import __version__
 from gcdbench.report.collect import SPLITS
 from gcdbench.report.formats import markdown as text
-from gcdbench.report.leaderboard import ROLES, Board, Number, Standing
+from gcdbench.report.leaderboard import ROLES, Leaderboard, Number, Standing
 from gcdbench.report.page import figures
 from gcdbench.report.page.data import as_script, page_data
 from gcdbench.report.statistics import Comparison
@@ -32,23 +32,23 @@ class Column:
     role: str
 
 
-def page(board: Board, *, command: str = "") -> str:
+def page(leaderboard: Leaderboard, *, command: str = "") -> str:
     """Return the whole page; the same records give the same bytes."""
-    data = page_data(board)
+    data = page_data(leaderboard)
     return _render(
         "page.html.j2",
-        **_table(board),
+        **_table(leaderboard),
         css=_raw("page.css"),
         js=_raw("page.js"),
-        colours=Markup(figures.styles(board)),
+        colours=Markup(figures.styles(leaderboard)),
         data=Markup(as_script(data)),
         problems=data["problems"],
-        figures=figures.figures(board),
-        critical=Markup(figures.critical(board)),
-        facts=_facts(board),
-        matrix=_matrix(board),
-        published=board.published(),
-        conditions=text.conditions(board.collection.records),
+        figures=figures.figures(leaderboard),
+        critical=Markup(figures.critical(leaderboard)),
+        facts=_facts(leaderboard),
+        matrix=_matrix(leaderboard),
+        published=leaderboard.published(),
+        conditions=text.conditions(leaderboard.collection.records),
         command=command,
         version=__version__,
     )
@@ -75,74 +75,82 @@ def _render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def _table(board: Board) -> dict[str, Any]:
+def _table(leaderboard: Leaderboard) -> dict[str, Any]:
     columns = [
         Column(dataset, name, role)
-        for dataset in board.collection.datasets
-        for name, role in board.sets_of(dataset)
+        for dataset in leaderboard.collection.datasets
+        for name, role in leaderboard.sets_of(dataset)
     ]
-    spans = {d: len(board.sets_of(d)) for d in board.collection.datasets if board.sets_of(d)}
-    roles = [r for r in ROLES if any(not math.isnan(one.means[r]) for one in board.standings)]
+    spans = {
+        d: len(leaderboard.sets_of(d))
+        for d in leaderboard.collection.datasets
+        if leaderboard.sets_of(d)
+    }
+    roles = [r for r in ROLES if any(not math.isnan(one.means[r]) for one in leaderboard.standings)]
     return {
-        "board": board,
+        "leaderboard": leaderboard,
         "columns": columns,
         "spans": spans,
         "roles": roles,
         "splits": SPLITS,
-        "kinds": figures.kind_of(board),
-        "numbers": _triples(board, columns),
+        "kinds": figures.kind_of(leaderboard),
+        "numbers": _triples(leaderboard, columns),
         "means": {
-            (method, role): [_mean(board, method, role, split) for split in SPLITS]
-            for method in board.methods
+            (method, role): [_mean(leaderboard, method, role, split) for split in SPLITS]
+            for method in leaderboard.methods
             for role in roles
         },
-        "intervals": {one.method: Markup(_interval(board, one)) for one in board.standings},
+        "intervals": {
+            one.method: Markup(_interval(leaderboard, one)) for one in leaderboard.standings
+        },
     }
 
 
-def _triples(board: Board, columns: Iterable[Column]) -> dict[tuple[str, str, str], list[Number]]:
+def _triples(
+    leaderboard: Leaderboard, columns: Iterable[Column]
+) -> dict[tuple[str, str, str], list[Number]]:
     """Return All, Old and New by method, dataset and set."""
     return {
         (method, column.dataset, column.set): [
-            board.lookup[column.dataset, column.set, split, method] for split in SPLITS
+            leaderboard.lookup[column.dataset, column.set, split, method] for split in SPLITS
         ]
-        for method in board.methods
+        for method in leaderboard.methods
         for column in columns
     }
 
 
-def _mean(board: Board, method: str, role: str, split: str) -> float:
+def _mean(leaderboard: Leaderboard, method: str, role: str, split: str) -> float:
     """Return the mean over datasets of the mean over a role's sets; NaN if one is missing."""
     by_dataset = []
-    for dataset in board.collection.datasets:
-        sets = [name for name, other in board.sets_of(dataset) if other == role]
-        values = [board.lookup[dataset, name, split, method].mean for name in sets]
+    for dataset in leaderboard.collection.datasets:
+        sets = [name for name, other in leaderboard.sets_of(dataset) if other == role]
+        values = [leaderboard.lookup[dataset, name, split, method].mean for name in sets]
         if values:
             by_dataset.append(sum(values) / len(values))
     return sum(by_dataset) / len(by_dataset) if by_dataset else math.nan
 
 
-def _interval(board: Board, standing: Standing) -> str:
-    mean = standing.means[board.role]
+def _interval(leaderboard: Leaderboard, standing: Standing) -> str:
+    mean = standing.means[leaderboard.role]
     if math.isnan(mean):
         return ""
-    highs = [max(one.means[board.role], one.interval.high) for one in board.standings]
+    highs = [max(one.means[leaderboard.role], one.interval.high) for one in leaderboard.standings]
     top = 10 * math.ceil(max(high for high in highs if not math.isnan(high)) / 10)
     return figures.interval(standing.interval.low, mean, standing.interval.high, top)
 
 
-def _matrix(board: Board) -> dict[tuple[str, str], tuple[Comparison, int]]:
+def _matrix(leaderboard: Leaderboard) -> dict[tuple[str, str], tuple[Comparison, int]]:
     """Return every pair's comparison twice: as it was made (1), and from the other side (-1)."""
     found = {}
-    for one in board.comparisons:
+    for one in leaderboard.comparisons:
         found[one.first, one.second] = one, 1
         found[one.second, one.first] = one, -1
     return found
 
 
-def _facts(board: Board) -> list[tuple[str, str]]:
+def _facts(leaderboard: Leaderboard) -> list[tuple[str, str]]:
     """Return what the head of the page says about the records."""
-    collection = board.collection
+    collection = leaderboard.collection
     planned, missing = len(collection.planned), len(collection.missing)
     seeds = sorted({place.seed for place in collection.planned})
     made = [record["provenance"] for record in collection.records]
@@ -150,11 +158,11 @@ def _facts(board: Board) -> list[tuple[str, str]]:
     versions = {str(one.get("versions", {}).get("gcdbench", "")) for one in made}
     devices = {str(one.get("device", "")) for one in made}
     return [
-        ("methods", str(len(board.methods))),
+        ("methods", str(len(leaderboard.methods))),
         ("datasets", str(len(collection.datasets))),
         ("seeds", _seeds(seeds)),
         ("cells", f"{planned - missing} of {planned} recorded" if missing else str(planned)),
-        ("measured with", ", ".join(text.conditions(board.collection.records))),
+        ("measured with", ", ".join(text.conditions(leaderboard.collection.records))),
         ("gcdbench", _join(versions) + (f" ({_join(commits)})" if commits else "")),
         ("device", _join(devices)),
     ]  # fmt: skip

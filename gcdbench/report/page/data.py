@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gcdbench.experiment.records import flat
 from gcdbench.report.collect import SPLITS, Truth
 from gcdbench.report.correctness import right_images
-from gcdbench.report.leaderboard import Board, Number
+from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
 LOG_LINES = 6
@@ -22,7 +22,7 @@ CURVE_POINTS = 100
 IMAGES = 12_000  # of one evaluation set at most; of more, every second, third, ... is shown
 
 
-def page_data(board: Board) -> dict[str, Any]:
+def page_data(board: Leaderboard) -> dict[str, Any]:
     """Return all that the page shows on request, as plain JSON values."""
     images, problems = _images(board)
     settings, provenance = _Kept(), _Kept()
@@ -66,12 +66,12 @@ class _Kept:
         return self._places[key]
 
 
-def _sets(board: Board, dataset: str) -> dict[str, dict[str, str]]:
+def _sets(board: Leaderboard, dataset: str) -> dict[str, dict[str, str]]:
     sets = board.sets_of(dataset)
     return {name: {"title": set_title(name), "role": role} for name, role in sets}
 
 
-def _numbers(board: Board) -> dict[str, dict[str, list[Any]]]:
+def _numbers(board: Leaderboard) -> dict[str, dict[str, list[Any]]]:
     found: dict[str, dict[str, list[Any]]] = {}
     for number in board.numbers:
         key = f"{number.method}|{number.dataset}|{number.set}"
@@ -87,7 +87,7 @@ def _number(number: Number) -> list[Any]:
 
 
 def _cell(
-    record: Mapping[str, Any], board: Board, settings: _Kept, provenance: _Kept
+    record: Mapping[str, Any], board: Leaderboard, settings: _Kept, provenance: _Kept
 ) -> dict[str, Any]:
     chosen = {name: value for name, value in flat(record["settings"]).items() if name != "seed"}
     folder = board.collection.folders.get(record["key"])
@@ -131,7 +131,7 @@ def _tail(path: Any) -> list[str]:
     return text.splitlines()[-LOG_LINES:]
 
 
-def _images(board: Board) -> tuple[dict[str, Any], list[str]]:
+def _images(board: Leaderboard) -> tuple[dict[str, Any], list[str]]:
     """Return the images of each evaluation set by class, and bit strings of who is right."""
     found: dict[str, Any] = {}
     problems = []

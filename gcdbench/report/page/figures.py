@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from gcdbench.report import plot_data as series
+from gcdbench.report import plot_data
 from gcdbench.report.formats.markdown import number
-from gcdbench.report.leaderboard import Board
+from gcdbench.report.leaderboard import Leaderboard
 from gcdbench.report.page.svg import Drawing, ticks
 from gcdbench.report.plot_data import OUTCOMES
 from gcdbench.report.style import MARKERS, looks
@@ -32,29 +32,36 @@ class Figure:
     small: bool = False  # more of them fit into a row
 
 
-def figures(board: Board) -> list[Figure]:
+def figures(leaderboard: Leaderboard) -> list[Figure]:
     """Draw all figures for which the records hold data."""
-    makers: list[Callable[[Board], Figure]] = [spans, drop, radar, outcomes, curves, corruptions]
-    return [figure for figure in (make(board) for make in makers) if figure.drawings]
+    makers: list[Callable[[Leaderboard], Figure]] = [
+        spans,
+        drop,
+        radar,
+        outcomes,
+        curves,
+        corruptions,
+    ]
+    return [figure for figure in (make(leaderboard) for make in makers) if figure.drawings]
 
 
-def kind_of(board: Board) -> dict[str, str]:
+def kind_of(leaderboard: Leaderboard) -> dict[str, str]:
     """Return the class of the style sheet that each method's shapes belong to."""
-    return {method: f"m m{number}" for number, method in enumerate(board.rows)}
+    return {method: f"m m{number}" for number, method in enumerate(leaderboard.rows)}
 
 
-def spans(board: Board) -> Figure:
+def spans(leaderboard: Leaderboard) -> Figure:
     """Draw, per dataset, a line per method from its shifted to its source accuracy."""
-    kinds, points = kind_of(board), series.drops(board)
+    kinds, points = kind_of(leaderboard), plot_data.drops(leaderboard)
     top = 10 * math.ceil(max((max(p.source, p.shifted) for p in points), default=10) / 10)
     drawings = []
     for dataset in dict.fromkeys(point.dataset for point in points):
         rows = {point.method: point for point in points if point.dataset == dataset}
-        height = 30 + 22 * len(board.methods)
+        height = 30 + 22 * len(leaderboard.methods)
         drawing = Drawing(WIDTH, height, f"accuracy on {dataset} by method")
         x = _scale(0, top, LEFT, WIDTH - RIGHT)
         _grid(drawing, x, ticks(0, top), height - 22)
-        for place, method in enumerate(board.methods):
+        for place, method in enumerate(leaderboard.methods):
             y = 14 + 22 * place
             drawing.group(kinds[method])
             drawing.text(LEFT - 8, y, method_title(method), "name", "end")
@@ -68,7 +75,7 @@ def spans(board: Board) -> Figure:
     return Figure("spans", "Accuracy by dataset", note, drawings)
 
 
-def _span(drawing: Drawing, point: series.Drop, x: Callable[[float], float], y: float) -> None:
+def _span(drawing: Drawing, point: plot_data.Drop, x: Callable[[float], float], y: float) -> None:
     title = (
         f"{method_title(point.method)}: source {number(point.source, point.source_std)}, "
         f"shifted {number(point.shifted, point.shifted_std)}"
@@ -78,9 +85,9 @@ def _span(drawing: Drawing, point: series.Drop, x: Callable[[float], float], y: 
     drawing.mark(x(point.shifted), y, "o", "fill", title)
 
 
-def drop(board: Board) -> Figure:
+def drop(leaderboard: Leaderboard) -> Figure:
     """Draw shifted against source accuracy, with lines of equal loss."""
-    kinds, points = kind_of(board), series.drops(board)
+    kinds, points = kind_of(leaderboard), plot_data.drops(leaderboard)
     if not points:
         return Figure("drop", "", "", [])
     values = [value for point in points for value in (point.source, point.shifted)]
@@ -110,11 +117,11 @@ def drop(board: Board) -> Figure:
 _GLYPHS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "<": "◀", ">": "▶"}
 
 
-def outcomes(board: Board) -> Figure:
+def outcomes(leaderboard: Leaderboard) -> Figure:
     """Draw the shares of right images and of the four kinds of error."""
-    table = series.outcomes(board).dropna()
+    table = plot_data.outcomes(leaderboard).dropna()
     shares: dict[str, dict[Any, float]] = {kind: table[kind].to_dict() for kind in OUTCOMES}
-    methods = [method for method in board.methods if method not in board.incomplete]
+    methods = [method for method in leaderboard.methods if method not in leaderboard.incomplete]
     drawings = []
     for role in ("source", "shifted"):
         if role not in table.index.get_level_values("role"):
@@ -136,13 +143,13 @@ def outcomes(board: Board) -> Figure:
     return Figure("outcomes", "Where the errors go", note, drawings)
 
 
-def radar(board: Board) -> Figure:
+def radar(leaderboard: Leaderboard) -> Figure:
     """Draw a polygon per method with an axis per dataset and evaluation set."""
-    axes = [(d, n) for d in board.collection.datasets for n, _ in board.sets_of(d)]
-    methods = [method for method in board.rows if method not in board.incomplete]
+    axes = [(d, n) for d in leaderboard.collection.datasets for n, _ in leaderboard.sets_of(d)]
+    methods = [method for method in leaderboard.rows if method not in leaderboard.incomplete]
     if len(axes) < 3 or not methods:
         return Figure("radar", "", "", [])
-    values = {m: [board.lookup[d, n, "All", m].mean for d, n in axes] for m in methods}
+    values = {m: [leaderboard.lookup[d, n, "All", m].mean for d, n in axes] for m in methods}
     top = 10 * math.ceil(max(map(max, values.values())) / 10)
     middle = 210.0
     drawing = Drawing(2 * middle, 318, "accuracy by dataset and evaluation set, as polygons")
@@ -161,7 +168,7 @@ def radar(board: Board) -> Figure:
         side = "middle" if abs(px - middle) < 20 else "start" if px > middle else "end"
         drawing.text(px, py - 6, dataset_title(dataset), "tick", side)
         drawing.text(px, py + 6, set_title(name), "tick", side)
-    for method, kind in kind_of(board).items():
+    for method, kind in kind_of(leaderboard).items():
         if method in values:
             drawing.group(kind)
             corners = [at(axis, value) for axis, value in enumerate(values[method])]
@@ -171,26 +178,26 @@ def radar(board: Board) -> Figure:
     return Figure("radar", "Profile over datasets", note, [("", str(drawing))])
 
 
-def curves(board: Board) -> Figure:
+def curves(leaderboard: Leaderboard) -> Figure:
     """Draw accuracy on shifted images, or else the loss, by epoch."""
-    table, column = series.learning(board.collection.records), "accuracy"
+    table, column = plot_data.learning(leaderboard.collection.records), "accuracy"
     if not table.empty:
-        table = table[table["role"] == board.role]
-        note = f"{board.role.capitalize()} images, All, in percent by epoch; mean over seeds."
+        table = table[table["role"] == leaderboard.role]
+        note = f"{leaderboard.role.capitalize()} images, All, in percent by epoch; mean over seeds."
     if table.empty:
-        table, column = series.losses(board.collection.records), "loss"
+        table, column = plot_data.losses(leaderboard.collection.records), "loss"
         note = (
             "Sum of the loss terms by epoch, mean over seeds. Losses of different methods differ."
         )
     drawings = [
-        (dataset_title(dataset), _curve(board, table[table["dataset"] == dataset], column))
-        for dataset in board.collection.datasets
+        (dataset_title(dataset), _curve(leaderboard, table[table["dataset"] == dataset], column))
+        for dataset in leaderboard.collection.datasets
         if table.loc[table["dataset"] == dataset, "epoch"].nunique() > 1
     ]
     return Figure("curves", "Learning curves", note, drawings)
 
 
-def _curve(board: Board, table: pd.DataFrame, column: str) -> str:
+def _curve(leaderboard: Leaderboard, table: pd.DataFrame, column: str) -> str:
     means = table.groupby(["method", "epoch"])[column].mean().dropna()
     low = 0.0 if column == "accuracy" else float(min(0, means.min()))
     high, last = float(means.max()) * 1.05, int(table["epoch"].max())
@@ -202,7 +209,7 @@ def _curve(board: Board, table: pd.DataFrame, column: str) -> str:
     for epoch in ticks(1, last):
         if epoch == int(epoch):
             drawing.text(x(epoch), 164, f"{epoch:.0f}", "tick", "middle")
-    for method, kind in kind_of(board).items():
+    for method, kind in kind_of(leaderboard).items():
         if method in means.index.get_level_values("method"):
             drawing.group(kind)
             rows = means[method]
@@ -211,14 +218,14 @@ def _curve(board: Board, table: pd.DataFrame, column: str) -> str:
     return str(drawing)
 
 
-def corruptions(board: Board) -> Figure:
+def corruptions(leaderboard: Leaderboard) -> Figure:
     """Draw a heat map of corruption and severity per method."""
-    table = series.corruptions(board.collection.records)
+    table = plot_data.corruptions(leaderboard.collection.records)
     drawings = []
     top = table["accuracy"].max() if len(table) else 1.0
     kinds, severities = list(table["corruption"].unique()), sorted(table["severity"].unique())
-    for method in board.methods:
-        if method in board.incomplete or table.empty:
+    for method in leaderboard.methods:
+        if method in leaderboard.incomplete or table.empty:
             continue
         grid = table[table["method"] == method].set_index(["corruption", "severity"])["accuracy"]
         drawing = Drawing(250, 24 + 20 * len(kinds), f"{method} by corruption and severity")
@@ -237,12 +244,12 @@ def corruptions(board: Board) -> Figure:
     return Figure("corruptions", "Corruptions", note, drawings, small=True)
 
 
-def critical(board: Board) -> str:
+def critical(leaderboard: Leaderboard) -> str:
     """Draw the critical-difference diagram, or nothing where there is no ranking."""
-    ranking = board.ranking
+    ranking = leaderboard.ranking
     if ranking is None:
         return ""
-    kinds, count = kind_of(board), len(ranking.methods)
+    kinds, count = kind_of(leaderboard), len(ranking.methods)
     half = (count + 1) // 2
     below = 66 + 10 * len(ranking.groups)
     drawing = Drawing(560, below + 22 * half, "average ranks and critical difference")
@@ -285,12 +292,12 @@ def interval(low: float, mean: float, high: float, top: float) -> str:
     return str(drawing)
 
 
-def styles(board: Board) -> str:
+def styles(leaderboard: Leaderboard) -> str:
     """Return the methods' colours on a light and on a dark page, as rules of a style sheet."""
-    look = looks(board.rows)
+    look = looks(leaderboard.rows)
     rules = (
         f".m{place}{{--c:light-dark({look[method].colour},{look[method].dark})}}"
-        for place, method in enumerate(board.rows)
+        for place, method in enumerate(leaderboard.rows)
     )
     return "".join(rules)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
-from gcdbench.report.leaderboard import Board
+from gcdbench.report.leaderboard import Leaderboard
 from gcdbench.report.plots.bars import bars
 from gcdbench.report.plots.canvas import NothingToDraw, write
 from gcdbench.report.plots.corruptions import corruptions
@@ -18,7 +18,7 @@ from gcdbench.report.plots.sensitivity import sensitivity
 
 __all__ = ["PLOTS", "NothingToDraw", "sensitivity", "write"]
 
-PLOTS: dict[str, Callable[[Board], Figure]] = {
+PLOTS: dict[str, Callable[[Leaderboard], Figure]] = {
     "bars": bars,
     "drop": drop,
     "radar": radar,

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from gcdbench.report.collect import SPLITS
-from gcdbench.report.leaderboard import Board
+from gcdbench.report.leaderboard import Leaderboard
 from gcdbench.report.plots.canvas import drawing, horizontal_grid, sheet
 from gcdbench.report.style import looks
 from gcdbench.report.titles import dataset_title, method_title, set_title
@@ -20,22 +20,22 @@ from gcdbench.report.titles import dataset_title, method_title, set_title
 WIDTH = 0.86  # of a group of bars
 
 
-def bars(board: Board) -> Figure:
+def bars(leaderboard: Leaderboard) -> Figure:
     """Draw the mean over seeds of every evaluation set; whiskers are standard deviations."""
-    table, methods = board.collection.table, board.rows
+    table, methods = leaderboard.collection.table, leaderboard.rows
     look = looks(methods)
-    datasets = [d for d in board.collection.datasets if board.sets_of(d)]
+    datasets = [d for d in leaderboard.collection.datasets if leaderboard.sets_of(d)]
     colours = {method: kind.colour for method, kind in look.items()}
     hatches = {kind.colour: kind.hatch for kind in look.values()}
     with drawing():
-        widths = [len(board.sets_of(dataset)) for dataset in datasets]
+        widths = [len(leaderboard.sets_of(dataset)) for dataset in datasets]
         figure = sheet(1.9 + 0.16 * sum(widths) * (len(methods) + 1.5), 5.4)
         panels = figure.subplots(
             3, len(datasets), sharey=True, sharex="col", squeeze=False, width_ratios=widths
         )
         for row, split in zip(panels, SPLITS, strict=True):
             for axis, dataset in zip(row, datasets, strict=True):
-                order = [name for name, _ in board.sets_of(dataset)]
+                order = [name for name, _ in leaderboard.sets_of(dataset)]
                 sns.barplot(
                     table[(table["dataset"] == dataset) & (table["split"] == split)],
                     x="set",
@@ -57,7 +57,10 @@ def bars(board: Board) -> Figure:
                     bar.set(hatch=hatch, edgecolor="white", linewidth=0.4)
                 _mark_missing(
                     axis,
-                    [[board.lookup[dataset, name, split, m] for m in methods] for name in order],
+                    [
+                        [leaderboard.lookup[dataset, name, split, m] for m in methods]
+                        for name in order
+                    ],
                 )
                 axis.set(xlabel="", ylabel=f"{split} (%)", xticks=range(len(order)))
                 axis.set_xticklabels([set_title(name) for name in order])

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 from gcdbench.core.files import write_atomically
 from gcdbench.errors import UserError
-from gcdbench.report.leaderboard import Board
+from gcdbench.report.leaderboard import Leaderboard
 from gcdbench.report.style import Look
 from gcdbench.report.titles import method_title
 
@@ -64,10 +64,10 @@ def legend(figure: Figure, looks: dict[str, Look], **options: Any) -> None:
     figure.legend(handles=handles, **{"loc": "outside right upper", **options})
 
 
-def footnote_on_incomplete(figure: Figure, board: Board) -> None:
+def footnote_on_incomplete(figure: Figure, leaderboard: Leaderboard) -> None:
     """Say which methods a plot of means over datasets leaves out."""
-    if board.incomplete:
-        left_out = ", ".join(map(method_title, board.incomplete))
+    if leaderboard.incomplete:
+        left_out = ", ".join(map(method_title, leaderboard.incomplete))
         text = f"not shown, because datasets are missing: {left_out}"
         figure.supxlabel(text, fontsize=6.5, color="#666666", x=0.99, ha="right")
 

@@ -6,18 +6,18 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from gcdbench.report import plot_data as series
-from gcdbench.report.leaderboard import Board
+from gcdbench.report import plot_data
+from gcdbench.report.leaderboard import Leaderboard
 from gcdbench.report.plots.canvas import NothingToDraw, drawing, sheet
 from gcdbench.report.titles import method_title, set_title
 
 
-def corruptions(board: Board) -> Figure:
+def corruptions(leaderboard: Leaderboard) -> Figure:
     """Draw a heat map per method; all share one scale, from white (0) to dark (best)."""
-    table = series.corruptions(board.collection.records)
+    table = plot_data.corruptions(leaderboard.collection.records)
     if table.empty:
         raise NothingToDraw("corruptions: these records have no sets by corruption and severity")
-    methods = [method for method in board.methods if method not in board.incomplete]
+    methods = [method for method in leaderboard.methods if method not in leaderboard.incomplete]
     kinds = list(table["corruption"].unique())
     severities = sorted(table["severity"].unique())
     across = min(4, len(methods))

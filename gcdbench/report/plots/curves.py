@@ -6,8 +6,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gcdbench.report import plot_data as series
-from gcdbench.report.leaderboard import Board
+from gcdbench.report import plot_data
+from gcdbench.report.leaderboard import Leaderboard
 from gcdbench.report.plots.canvas import (
     NothingToDraw,
     drawing,
@@ -19,10 +19,10 @@ from gcdbench.report.style import Look, looks
 from gcdbench.report.titles import dataset_title
 
 
-def curves(board: Board) -> Figure:
+def curves(leaderboard: Leaderboard) -> Figure:
     """Draw means over seeds with a band from the least to the greatest seed."""
-    records = board.collection.records
-    losses, accuracies = series.losses(records), series.learning(records)
+    records = leaderboard.collection.records
+    losses, accuracies = plot_data.losses(records), plot_data.learning(records)
     if losses.empty:
         raise NothingToDraw("curves: these records hold no learning curves")
     rows: list[tuple[str, pd.DataFrame, str]] = [("loss", losses, "loss")]
@@ -30,8 +30,8 @@ def curves(board: Board) -> Figure:
         chosen = accuracies[accuracies["role"] == role]
         if not chosen.empty:
             rows.append((f"{role}, All (%)", chosen, "accuracy"))
-    datasets = [d for d in board.collection.datasets if d in set(losses["dataset"])]
-    look = looks(board.rows)
+    datasets = [d for d in leaderboard.collection.datasets if d in set(losses["dataset"])]
+    look = looks(leaderboard.rows)
     with drawing():
         figure = sheet(1.6 + 2.0 * len(datasets), 0.7 + 1.5 * len(rows))
         panels = figure.subplots(len(rows), len(datasets), squeeze=False, sharex="col")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from gcdbench.report import plot_data as series
-from gcdbench.report.leaderboard import Board
+from gcdbench.report import plot_data
+from gcdbench.report.leaderboard import Leaderboard
 from gcdbench.report.plot_data import OUTCOMES
 from gcdbench.report.plots.canvas import NothingToDraw, drawing, footnote_on_incomplete, sheet
 from gcdbench.report.titles import method_title
@@ -20,14 +20,14 @@ COLOURS = {
 }
 
 
-def errors(board: Board) -> Figure:
+def errors(leaderboard: Leaderboard) -> Figure:
     """Draw the shares of right images and of the four kinds of error, mean over datasets."""
-    table = series.outcomes(board)
+    table = plot_data.outcomes(leaderboard)
     roles = [r for r in ("source", "shifted") if r in table.index.get_level_values("role")]
     table = table.dropna()
     if table.empty:
         raise NothingToDraw("errors: these records do not say which kinds of error were made")
-    methods = [m for m in reversed(board.methods) if m not in board.incomplete]
+    methods = [m for m in reversed(leaderboard.methods) if m not in leaderboard.incomplete]
     with drawing():
         figure = sheet(7.2, 0.95 + 0.26 * len(methods))
         panels = figure.subplots(1, len(roles), sharey=True, squeeze=False)[0]
@@ -51,5 +51,5 @@ def errors(board: Board) -> Figure:
         panels[0].set_yticks(range(len(methods)), [method_title(method) for method in methods])
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=5, columnspacing=1.2)
-        footnote_on_incomplete(figure, board)
+        footnote_on_incomplete(figure, leaderboard)
     return figure

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MultipleLocator
 
-from gcdbench.report import plot_data as series
-from gcdbench.report.leaderboard import Board
+from gcdbench.report import plot_data
+from gcdbench.report.leaderboard import Leaderboard
 from gcdbench.report.plots.canvas import (
     FAINT,
     NothingToDraw,
@@ -23,12 +23,12 @@ from gcdbench.report.style import MARKERS, looks
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
 
-def drop(board: Board) -> Figure:
+def drop(leaderboard: Leaderboard) -> Figure:
     """Draw one point per dataset and method; the nearer to the diagonal, the less is lost."""
-    points = series.drops(board)
+    points = plot_data.drops(leaderboard)
     if not points:
         raise NothingToDraw("drop: these records have no shifted evaluation sets")
-    look = looks(board.rows)
+    look = looks(leaderboard.rows)
     markers = dict(zip(dict.fromkeys(p.dataset for p in points), MARKERS, strict=False))
     with drawing():
         figure = sheet(5.3, 3.7)
@@ -55,7 +55,7 @@ def drop(board: Board) -> Figure:
             )
         axis.set(xlim=(low, high), ylim=(low, high))
         axis.set(xlabel="source, All (%)", ylabel="shifted, All (%)")
-        handles = [_dot(look[m].colour, "o", method_title(m)) for m in board.rows]
+        handles = [_dot(look[m].colour, "o", method_title(m)) for m in leaderboard.rows]
         handles += [_dot("#555555", m, dataset_title(d)) for d, m in markers.items()]
         figure.legend(handles=handles, loc="outside right upper")
     return figure
@@ -65,19 +65,21 @@ def _dot(colour: str, marker: str, label: str) -> Line2D:
     return Line2D([], [], color=colour, marker=marker, ls="", markersize=5, label=label)
 
 
-def radar(board: Board) -> Figure:
+def radar(leaderboard: Leaderboard) -> Figure:
     """Draw a polygon per method with an axis per dataset and evaluation set."""
-    axes = [(d, n) for d in board.collection.datasets for n, _ in board.sets_of(d)]
+    axes = [(d, n) for d in leaderboard.collection.datasets for n, _ in leaderboard.sets_of(d)]
     if len(axes) < 3:
         raise NothingToDraw("radar: needs at least three evaluation sets, over all datasets")
-    look = {m: kind for m, kind in looks(board.rows).items() if m not in board.incomplete}
+    look = {
+        m: kind for m, kind in looks(leaderboard.rows).items() if m not in leaderboard.incomplete
+    }
     angles = np.linspace(0, 2 * np.pi, len(axes), endpoint=False)
     with drawing():
         figure = sheet(6.2, 4.2)
         axis: Any = figure.add_subplot(projection="polar")
         axis.set(theta_offset=np.pi / 2, theta_direction=-1)
         for method, kind in look.items():
-            values = np.array([board.lookup[d, name, "All", method].mean for d, name in axes])
+            values = np.array([leaderboard.lookup[d, name, "All", method].mean for d, name in axes])
             around = np.r_[angles, angles[0]], np.r_[values, values[0]]
             axis.plot(*around, color=kind.colour, ls=kind.dashes)
             axis.scatter(angles, values, s=14, color=kind.colour, marker=kind.marker, zorder=3)
@@ -90,5 +92,5 @@ def radar(board: Board) -> Figure:
         axis.tick_params(axis="y", labelsize=6.5, labelcolor="#777777")
         axis.spines["polar"].set_visible(False)
         legend(figure, look)
-        footnote_on_incomplete(figure, board)
+        footnote_on_incomplete(figure, leaderboard)
     return figure
