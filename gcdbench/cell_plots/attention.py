@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from gcdbench.cell_plots import choice
+from gcdbench.cell_plots import Options, caption_of, choice
 from gcdbench.cell_plots.tiles import Tiles
 from gcdbench.cell_plots.trained import Trained
+from gcdbench.experiment.plan import Cell
 from gcdbench.report.plots.canvas import drawing
 from gcdbench.report.titles import set_title
 
 IMAGES = 6
 TOP = 0.10  # share of the picture that is outlined
+
+
+def draw(cell: Cell, options: Options) -> Iterator[tuple[str, Figure]]:
+    """Draw the attention maps of a cell whose weights were kept."""
+    trained = Trained.load(cell, options.results)
+    yield "", attention(trained, caption_of(cell), block=options.block)
 
 
 def attention(trained: Trained, caption: str, *, block: int | None = None) -> Figure:

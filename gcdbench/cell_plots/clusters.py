@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +11,14 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from gcdbench.cell_plots import Options, caption_of, choice
 from gcdbench.cell_plots.tiles import Tiles
 from gcdbench.data.images import Images
 from gcdbench.data.problem import Problem
-from gcdbench.report.correctness import match
+from gcdbench.errors import UserError
+from gcdbench.experiment.plan import Cell
+from gcdbench.experiment.records import Damaged, cell_folder, read_done
+from gcdbench.report.correctness import match, read_predictions
 from gcdbench.report.plots.canvas import drawing
 from gcdbench.report.titles import set_title
 
@@ -38,6 +43,21 @@ class Cluster:
     def size(self) -> int:
         """Number of images."""
         return len(self.right) + len(self.wrong)
+
+
+def draw(cell: Cell, options: Options) -> Iterator[tuple[str, Figure]]:
+    """Draw a sheet per evaluation set from the recorded predictions of a cell."""
+    record, problem = read_done(options.results, cell), cell.problem()
+    if isinstance(record, Damaged):
+        raise UserError(f"{record.path} {record.reason}; train the cell again (gcdbench run ...)")
+    if record is None:
+        raise UserError(f"{cell.label} has no record; train it first (gcdbench run ...)")
+    predicted = read_predictions(record, cell_folder(options.results, cell))
+    if isinstance(predicted, str):
+        raise UserError(f"{cell.label}: {predicted}")
+    for name in choice.sets(record, problem, options.sets):
+        figure = clusters(problem, name, predicted[name], caption_of(cell), number=options.rows)
+        yield f"-{name.replace('/', '-')}", figure
 
 
 def find(predicted: Rows, labels: Rows, rows: Rows) -> list[Cluster]:

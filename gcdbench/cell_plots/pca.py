@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import seaborn as sns
@@ -12,8 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from numpy.typing import NDArray
 
-from gcdbench.cell_plots import choice
+from gcdbench.cell_plots import Options, caption_of, choice
 from gcdbench.cell_plots.trained import Trained
+from gcdbench.experiment.plan import Cell
 from gcdbench.report.plots.canvas import FAINT, drawing, sheet
 from gcdbench.report.style import MARKERS
 from gcdbench.report.titles import set_title
@@ -23,6 +25,11 @@ THUMBNAILS = 22
 CLASSES = 8  # in colour; the others are grey
 Array = NDArray[np.float64]
 Kinds = NDArray[np.integer]  # domain or class of each image
+
+
+def draw(cell: Cell, options: Options) -> Iterator[tuple[str, Figure]]:
+    """Draw the features of a cell whose weights were kept."""
+    yield "", pca(Trained.load(cell, options.results), caption_of(cell))
 
 
 def pca(trained: Trained, caption: str) -> Figure:

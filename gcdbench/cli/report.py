@@ -1,4 +1,4 @@
-"""The verbs leaderboard, plot and report: their arguments and what they do.
+"""The verbs leaderboard and report: their arguments and what they do.
 
 Heavy modules are imported inside the functions, so that ``--help`` stays fast.
 """
@@ -10,53 +10,32 @@ import logging
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gcdbench.errors import UserError
+from gcdbench.report.plots import PLOTS
 
 if TYPE_CHECKING:
     from gcdbench.experiment.plan import Request
     from gcdbench.report.leaderboard import Leaderboard
 
 FORMATS = ("md", "csv", "latex", "json")
-PLOTS = {
-    "bars": "accuracies with deviations, All, Old and New",
-    "drop": "shifted against source accuracy",
-    "radar": "a polygon per method over all evaluation sets",
-    "errors": "where images end up: old and new taken for each other",
-    "curves": "loss and accuracy by epoch",
-    "critical": "average ranks with Nemenyi's critical difference",
-    "corruptions": "heat maps by corruption and severity",
-    "sensitivity": "accuracy by the value of one setting (give --over)",
-}
 log = logging.getLogger("gcdbench")
 
 
 def add_leaderboard(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``leaderboard``."""
     parser.add_argument("--format", choices=FORMATS, default="md", help="printed to stdout")
-    _add_out(parser)
-
-
-def add_plot(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``plot``."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "plots:\n" + "\n".join(f"  {name:<12} {text}" for name, text in PLOTS.items())
-    parser.add_argument(
-        "kinds", nargs="*", metavar="PLOT", help="see below (default: all that the records allow)"
-    )
-    parser.add_argument(
-        "--over", metavar="SETTING", help="what sensitivity varies: train.lr, task.num_classes"
-    )
-    _add_out(parser)
+    add_out(parser)
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``report``."""
-    _add_out(parser)
+    add_out(parser)
 
 
-def _add_out(parser: argparse.ArgumentParser) -> None:
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that says where files are written."""
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="folder (default: RESULTS/leaderboard)"
     )
@@ -66,67 +45,35 @@ def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
     """Write the leaderboard in all formats and print one of them."""
     from gcdbench.report.formats import FORMATS, write_all
 
-    leaderboard = _load_leaderboard(arguments, request)
+    leaderboard = load_leaderboard(arguments, request)
     paths = write_all(leaderboard, folder(arguments))
     sys.stdout.write(FORMATS[arguments.format](leaderboard))
     log.info("written: %s", ", ".join(map(str, paths)))
     return 0
 
 
-def plot(arguments: argparse.Namespace, request: Request) -> int:
-    """Draw the plots that were asked for, or all for which there are data."""
-    if "sensitivity" in arguments.kinds and not arguments.over:
-        raise UserError("plot sensitivity: say over which setting, for example --over train.lr")
-
-    from gcdbench.report import plots
-
-    kinds = arguments.kinds or [*plots.PLOTS, *(["sensitivity"] if arguments.over else [])]
-    leaderboard = _load_leaderboard(arguments, request)
-    for kind in kinds:
-        try:
-            figure = (
-                _sensitivity(arguments, request)
-                if kind == "sensitivity"
-                else plots.PLOTS[kind](leaderboard)
-            )
-        except plots.NothingToDraw as reason:
-            if arguments.kinds:
-                raise
-            log.info("%s", reason)
-            continue
-        for path in plots.write(figure, folder(arguments) / f"{leaderboard.suite}-{kind}"):
-            sys.stdout.write(f"{path}\n")
-    return 0
-
-
-def _sensitivity(arguments: argparse.Namespace, request: Request) -> Any:
-    from gcdbench.report.plots import sensitivity
-    from gcdbench.report.sensitivity import collect_varied
-
-    return sensitivity(collect_varied(request, arguments.results, arguments.over))
-
-
 def report(arguments: argparse.Namespace, request: Request) -> int:
     """Write the page and print its path."""
-    sys.stdout.write(f"{_write_page(_load_leaderboard(arguments, request), arguments, request)}\n")
+    sys.stdout.write(f"{_write_page(load_leaderboard(arguments, request), arguments, request)}\n")
     return 0
 
 
 def publish(arguments: argparse.Namespace, request: Request) -> None:
     """Write leaderboard, page and bars after a run, and print the leaderboard."""
-    from gcdbench.report import plots
     from gcdbench.report.formats import write_all
     from gcdbench.report.formats.markdown import markdown
+    from gcdbench.report.plots.canvas import write
 
-    leaderboard = _load_leaderboard(arguments, request)
+    leaderboard = load_leaderboard(arguments, request)
     target = folder(arguments)
     paths = [*write_all(leaderboard, target), _write_page(leaderboard, arguments, request)]
-    paths += plots.write(plots.PLOTS["bars"](leaderboard), target / f"{leaderboard.suite}-bars")
+    paths += write(PLOTS["bars"].draw(leaderboard), target / f"{leaderboard.suite}-bars")
     sys.stdout.write(markdown(leaderboard))
     log.info("written: %s", ", ".join(map(str, paths)))
 
 
-def _load_leaderboard(arguments: argparse.Namespace, request: Request) -> Leaderboard:
+def load_leaderboard(arguments: argparse.Namespace, request: Request) -> Leaderboard:
+    """Compute the leaderboard of a request; say which records were left out."""
     from gcdbench.report.collect import collect
     from gcdbench.report.leaderboard import make_leaderboard
 

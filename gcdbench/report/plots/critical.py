@@ -6,7 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gcdbench.report.leaderboard import Leaderboard
-from gcdbench.report.plots.canvas import INK, NothingToDraw, drawing, sheet
+from gcdbench.report.plots import NothingToDraw
+from gcdbench.report.plots.canvas import INK, MUTED, drawing, sheet
 from gcdbench.report.statistics import Ranking
 from gcdbench.report.style import looks
 from gcdbench.report.titles import method_title
@@ -39,7 +40,7 @@ def critical(leaderboard: Leaderboard) -> Figure:
         if leaderboard.incomplete:
             missing = ", ".join(map(method_title, leaderboard.incomplete))
             text += f"; not ranked, because datasets are missing: {missing}"
-        figure.supxlabel(text, fontsize=7, color="#666666")
+        figure.supxlabel(text, fontsize=7, color=MUTED)
     return figure
 
 

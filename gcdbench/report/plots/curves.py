@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 
 from gcdbench.report import plot_data
 from gcdbench.report.leaderboard import Leaderboard
+from gcdbench.report.plots import NothingToDraw
 from gcdbench.report.plots.canvas import (
-    NothingToDraw,
+    belongs_to,
     drawing,
     horizontal_grid,
     legend,
@@ -58,7 +59,7 @@ def _draw(axis: Axes, table: pd.DataFrame, column: str, look: dict[str, Look]) -
         mean = rows.mean()
         if mean.empty:
             continue
-        axis.plot(
+        lines = axis.plot(
             mean.index,
             mean,
             color=kind.colour,
@@ -68,4 +69,7 @@ def _draw(axis: Axes, table: pd.DataFrame, column: str, look: dict[str, Look]) -
             markevery=1 if len(mean) <= 12 else len(mean) // 6,
             lw=1.2,
         )
-        axis.fill_between(mean.index, rows.min(), rows.max(), color=kind.colour, alpha=0.15, lw=0)
+        band = axis.fill_between(
+            mean.index, rows.min(), rows.max(), color=kind.colour, alpha=0.15, lw=0
+        )
+        belongs_to(method, [*lines, band])

@@ -7,7 +7,14 @@ from matplotlib.figure import Figure
 from gcdbench.report import plot_data
 from gcdbench.report.leaderboard import Leaderboard
 from gcdbench.report.plot_data import OUTCOMES
-from gcdbench.report.plots.canvas import NothingToDraw, drawing, footnote_on_incomplete, sheet
+from gcdbench.report.plots import NothingToDraw
+from gcdbench.report.plots.canvas import (
+    ON_DARK,
+    ON_LIGHT,
+    drawing,
+    footnote_on_incomplete,
+    sheet,
+)
 from gcdbench.report.titles import method_title
 
 # right in grey; errors among old in blues, among new in oranges; the two that cross are dark
@@ -39,7 +46,7 @@ def errors(leaderboard: Leaderboard) -> Figure:
                 axis.barh(methods, shares, left=left, color=COLOURS[kind], label=title, height=0.72)
                 for place, (start, share) in enumerate(zip(left, shares, strict=True)):
                     if share >= 5:
-                        ink = "white" if kind in ("old_to_new", "new_to_old") else "#222222"
+                        ink = ON_DARK if kind in ("old_to_new", "new_to_old") else ON_LIGHT
                         middle = start + share / 2
                         axis.text(
                             middle, place, f"{share:.0f}", ha="center", va="center", color=ink

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gcdbench.report.plots.canvas import NothingToDraw, drawing, horizontal_grid, legend, sheet
+from gcdbench.report.plots import NothingToDraw
+from gcdbench.report.plots.canvas import MUTED, drawing, horizontal_grid, legend, sheet
 from gcdbench.report.sensitivity import Varied
 from gcdbench.report.style import looks
 from gcdbench.report.titles import dataset_title, in_order
@@ -43,7 +44,7 @@ def sensitivity(varied: Varied) -> Figure:
                     axis.fill_between(x, rows["min"], rows["max"], color=kind.colour, alpha=0.15)
                 own = varied.defaults.get(dataset)
                 if own in place:
-                    axis.axvline(place[own], color="#888888", ls=":", lw=0.9, zorder=0)
+                    axis.axvline(place[own], color=MUTED, ls=":", lw=0.9, zorder=0)
                 axis.set_xscale(scale)
                 axis.set_xticks(list(place.values()), [str(value) for value in place])
                 axis.tick_params(axis="x", labelrotation=35 if len(place) > 3 else 0)
