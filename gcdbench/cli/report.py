@@ -6,9 +6,12 @@ Heavy modules are imported inside the functions, so that ``--help`` stays fast.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,8 +57,22 @@ def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
 
 def report(arguments: argparse.Namespace, request: Request) -> int:
     """Write the page and print its path."""
-    sys.stdout.write(f"{_write_page(load_leaderboard(arguments, request), arguments, request)}\n")
+    with _no_garbage_collection():
+        path = _write_page(load_leaderboard(arguments, request), arguments, request)
+    sys.stdout.write(f"{path}\n")
     return 0
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Pause the garbage collector: nothing can be freed here, and it takes a tenth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def publish(arguments: argparse.Namespace, request: Request) -> None:

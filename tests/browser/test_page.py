@@ -174,7 +174,7 @@ def test_methods_without_common_predictions_are_not_compared(opened):
 
 
 def test_a_chip_hides_its_method_in_all_figures(opened):
-    groups = "#figures .panels g.m2"
+    groups = "#figures g.m2"
     before = len(opened.all(groups))
     chip = opened.one(".chip[data-method='2']")
     chip.click()

@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from gcdbench import __version__
 from gcdbench.report.collect import SPLITS
-from gcdbench.report.formats import markdown as text
-from gcdbench.report.leaderboard import ROLES, Leaderboard, Number, Standing
+from gcdbench.report.formats.markdown import conditions, number, p_value, signed
+from gcdbench.report.leaderboard import ROLES, Leaderboard, Number
 from gcdbench.report.page import figures
 from gcdbench.report.page.data import as_script, page_data
 from gcdbench.report.statistics import Comparison
@@ -44,11 +44,10 @@ def page(leaderboard: Leaderboard, *, command: str = "") -> str:
         data=Markup(as_script(data)),
         problems=data["problems"],
         figures=figures.figures(leaderboard),
-        critical=Markup(figures.critical(leaderboard)),
         facts=_facts(leaderboard),
         matrix=_matrix(leaderboard),
         published=leaderboard.published(),
-        conditions=text.conditions(leaderboard.collection.records),
+        conditions=conditions(leaderboard.collection.records),
         command=command,
         version=__version__,
     )
@@ -67,9 +66,9 @@ def _render(template: str, **values: Any) -> str:
         "method": method_title,
         "dataset": dataset_title,
         "set": set_title,
-        "signed": text.signed,
-        "number": text.number,
-        "p": text.p_value,
+        "signed": signed,
+        "number": number,
+        "p": p_value,
     }
     environment.tests["unknown"] = math.isnan
     return environment.get_template(template).render(**values)
@@ -93,16 +92,14 @@ def _table(leaderboard: Leaderboard) -> dict[str, Any]:
         "spans": spans,
         "roles": roles,
         "splits": SPLITS,
-        "kinds": figures.kind_of(leaderboard),
+        "kinds": figures.class_of(leaderboard),
         "numbers": _triples(leaderboard, columns),
         "means": {
             (method, role): [_mean(leaderboard, method, role, split) for split in SPLITS]
             for method in leaderboard.methods
             for role in roles
         },
-        "intervals": {
-            one.method: Markup(_interval(leaderboard, one)) for one in leaderboard.standings
-        },
+        "longest": _longest(leaderboard),
     }
 
 
@@ -130,13 +127,10 @@ def _mean(leaderboard: Leaderboard, method: str, role: str, split: str) -> float
     return sum(by_dataset) / len(by_dataset) if by_dataset else math.nan
 
 
-def _interval(leaderboard: Leaderboard, standing: Standing) -> str:
-    mean = standing.means[leaderboard.role]
-    if math.isnan(mean):
-        return ""
-    highs = [max(one.means[leaderboard.role], one.interval.high) for one in leaderboard.standings]
-    top = 10 * math.ceil(max(high for high in highs if not math.isnan(high)) / 10)
-    return figures.interval(standing.interval.low, mean, standing.interval.high, top)
+def _longest(leaderboard: Leaderboard) -> int:
+    """Return the end of the scale on which intervals are drawn, a multiple of ten."""
+    ends = [max(one.means[leaderboard.role], one.interval.high) for one in leaderboard.standings]
+    return 10 * math.ceil(max((end for end in ends if not math.isnan(end)), default=10) / 10)
 
 
 def _matrix(leaderboard: Leaderboard) -> dict[tuple[str, str], tuple[Comparison, int]]:
@@ -162,7 +156,7 @@ def _facts(leaderboard: Leaderboard) -> list[tuple[str, str]]:
         ("datasets", str(len(collection.datasets))),
         ("seeds", _seeds(seeds)),
         ("cells", f"{planned - missing} of {planned} recorded" if missing else str(planned)),
-        ("measured with", ", ".join(text.conditions(leaderboard.collection.records))),
+        ("measured with", ", ".join(conditions(leaderboard.collection.records))),
         ("gcdbench", _join(versions) + (f" ({_join(commits)})" if commits else "")),
         ("device", _join(devices)),
     ]  # fmt: skip

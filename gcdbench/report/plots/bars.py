@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -66,25 +68,19 @@ def _bars(axis: Axes, numbers: list[Number], look: Look, left: float, width: flo
     """Draw a method's bars on all sets of a dataset, and a cross where none was measured."""
     x = np.arange(len(numbers)) + left
     measured = np.array([number.seeds > 0 for number in numbers])
-    drawn = axis.bar(
-        x[measured],
-        [number.mean for number in numbers if number.seeds],
-        width,
-        color=look.colour,
-        hatch=look.hatch,
-        edgecolor=PAPER,
-        linewidth=0.4,
-    )
-    whiskers = axis.errorbar(
-        x[measured],
-        [number.mean for number in numbers if number.seeds],
-        [number.std for number in numbers if number.seeds],
-        fmt="none",
-        ecolor=INK,
-        elinewidth=0.8,
-        capsize=1.2,
-    )
-    crosses = axis.plot(
-        x[~measured], np.full((~measured).sum(), 2.0), "x", color=MUTED, ms=3.5, mew=0.8
-    )
-    belongs_to(numbers[0].method, [*drawn.patches, *whiskers.get_children(), *crosses])
+    means = np.array([number.mean for number in numbers])
+    spread = np.array([number.std for number in numbers])
+    drawn: list[Artist] = []
+    if measured.any():
+        style: dict[str, Any] = {
+            "color": look.colour,
+            "hatch": look.hatch,
+            "edgecolor": PAPER,
+            "linewidth": 0.4,
+        }
+        drawn += axis.bar(x[measured], means[measured], width, **style)
+        drawn.append(axis.vlines(x, means - spread, means + spread, colors=INK, linewidths=0.8))
+    if not measured.all():
+        heights = np.full((~measured).sum(), 2.0)
+        drawn += axis.plot(x[~measured], heights, "x", color=MUTED, ms=3.5, mew=0.8)
+    belongs_to(numbers[0].method, drawn)

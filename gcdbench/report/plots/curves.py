@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -37,8 +38,12 @@ def curves(leaderboard: Leaderboard) -> Figure:
         figure = sheet(1.6 + 2.0 * len(datasets), 0.7 + 1.5 * len(rows))
         panels = figure.subplots(len(rows), len(datasets), squeeze=False, sharex="col")
         for line, (title, table, column) in zip(panels, rows, strict=True):
+            grouped = table.groupby(["dataset", "method", "epoch"])[column]
+            seeds = grouped.agg(["min", "mean", "max"])
             for axis, dataset in zip(line, datasets, strict=True):
-                _draw(axis, table[table["dataset"] == dataset], column, look)
+                axis.locator_params(nbins=4)
+                if dataset in seeds.index:
+                    _draw(axis, seeds.loc[[dataset]].droplevel("dataset"), look)
             if column == "accuracy":
                 top = max(axis.get_ylim()[1] for axis in line)
                 for axis in line:
@@ -53,14 +58,15 @@ def curves(leaderboard: Leaderboard) -> Figure:
     return figure
 
 
-def _draw(axis: Axes, table: pd.DataFrame, column: str, look: dict[str, Look]) -> None:
+def _draw(axis: Axes, seeds: pd.DataFrame, look: dict[str, Look]) -> None:
+    """Draw a line per method through the means over seeds, and the band of all seeds."""
     for method, kind in look.items():
-        rows = table[table["method"] == method].groupby("epoch")[column]
-        mean = rows.mean()
-        if mean.empty:
+        if method not in seeds.index:
             continue
+        rows = seeds.loc[method].dropna()
+        epochs, (low, mean, high) = rows.index.to_numpy(), rows.to_numpy().T
         lines = axis.plot(
-            mean.index,
+            epochs,
             mean,
             color=kind.colour,
             ls=kind.dashes,
@@ -69,7 +75,6 @@ def _draw(axis: Axes, table: pd.DataFrame, column: str, look: dict[str, Look]) -
             markevery=1 if len(mean) <= 12 else len(mean) // 6,
             lw=1.2,
         )
-        band = axis.fill_between(
-            mean.index, rows.min(), rows.max(), color=kind.colour, alpha=0.15, lw=0
-        )
-        belongs_to(method, [*lines, band])
+        around = np.r_[epochs, epochs[::-1]], np.r_[low, high[::-1]]
+        band = axis.fill(*around, color=kind.colour, alpha=0.15, lw=0)
+        belongs_to(method, [*lines, *band])

@@ -32,10 +32,12 @@ def drop(leaderboard: Leaderboard) -> Figure:
             axis.annotate(label, place, (3, 0), textcoords="offset points", va="center")
         for row in points:
             colour = look[row.method].colour
-            spread = (row.source_std, row.shifted_std)
-            whiskers = axis.errorbar(
-                row.source, row.shifted, *spread[::-1], color=colour, lw=0.8, alpha=0.6
-            )
+            across = [row.source - row.source_std, row.source + row.source_std]
+            along = [row.shifted - row.shifted_std, row.shifted + row.shifted_std]
+            whiskers = [
+                *axis.plot(across, [row.shifted] * 2, color=colour, lw=0.8, alpha=0.6),
+                *axis.plot([row.source] * 2, along, color=colour, lw=0.8, alpha=0.6),
+            ]
             point = axis.scatter(
                 row.source,
                 row.shifted,
@@ -46,7 +48,7 @@ def drop(leaderboard: Leaderboard) -> Figure:
                 linewidth=0.6,
                 zorder=3,
             )
-            belongs_to(row.method, [point, *whiskers.get_children()])
+            belongs_to(row.method, [point, *whiskers])
         axis.set(xlim=(low, high), ylim=(low, high))
         axis.set(xlabel="source, All (%)", ylabel="shifted, All (%)")
         handles = [_dot(look[m].colour, "o", method_title(m)) for m in leaderboard.rows]

@@ -17,11 +17,12 @@ from gcdbench.report.plots.canvas import (
 )
 from gcdbench.report.titles import method_title
 
-# right in grey; errors among old in blues, among new in oranges; the two that cross are dark
+# Right in grey; errors among old in blues, among new in oranges; the two that cross are dark. None
+# is a method's colour: the page gives those another shade in its dark theme.
 COLOURS = {
     "all": "#D9D9D9",
     "old_to_wrong_old": "#9CCDEB",
-    "old_to_new": "#0072B2",
+    "old_to_new": "#0A6CAB",
     "new_to_old": "#C14A00",
     "new_to_wrong_new": "#F4B98A",
 }
