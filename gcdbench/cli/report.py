@@ -78,14 +78,14 @@ def _no_garbage_collection() -> Iterator[None]:
 def publish(arguments: argparse.Namespace, request: Request) -> None:
     """Write leaderboard, page and bars after a run, and print the leaderboard."""
     from gcdbench.report.formats import write_all
-    from gcdbench.report.formats.markdown import markdown
+    from gcdbench.report.formats.markdown import as_markdown
     from gcdbench.report.plots.canvas import write
 
     leaderboard = load_leaderboard(arguments, request)
     target = folder(arguments)
     paths = [*write_all(leaderboard, target), _write_page(leaderboard, arguments, request)]
     paths += write(PLOTS["bars"].draw(leaderboard), target / f"{leaderboard.suite}-bars")
-    sys.stdout.write(markdown(leaderboard))
+    sys.stdout.write(as_markdown(leaderboard))
     log.info("written: %s", ", ".join(map(str, paths)))
 
 

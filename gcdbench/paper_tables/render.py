@@ -8,7 +8,8 @@ import math
 from collections.abc import Sequence
 
 from gcdbench.paper_tables.results import Block, Line, Number, Result
-from gcdbench.report.formats.markdown import DASH, conditions, number, signed
+from gcdbench.report.columns import DASH, number, signed
+from gcdbench.report.formats.markdown import conditions
 from gcdbench.report.titles import dataset_title
 
 _FIELDS = (

@@ -7,15 +7,16 @@ from pathlib import Path
 
 from gcdbench.core.files import write_atomically
 from gcdbench.report.collect import Collection
-from gcdbench.report.formats import markdown as text
-from gcdbench.report.formats.latex import latex
+from gcdbench.report.formats.data import as_csv, as_json
+from gcdbench.report.formats.latex import as_latex
+from gcdbench.report.formats.markdown import as_markdown
 from gcdbench.report.leaderboard import Leaderboard, make_leaderboard
 
 FORMATS: dict[str, Callable[[Leaderboard], str]] = {
-    "md": text.markdown,
-    "csv": text.csv,
-    "latex": latex,
-    "json": text.as_json,
+    "md": as_markdown,
+    "csv": as_csv,
+    "latex": as_latex,
+    "json": as_json,
 }
 SUFFIXES = {"latex": "tex"}
 
@@ -32,9 +33,9 @@ def write_all(leaderboard: Leaderboard, folder: Path) -> list[Path]:
 
 def to_csv(collection: Collection) -> str:
     """Return the leaderboard as CSV."""
-    return text.csv(make_leaderboard(collection, ""))
+    return as_csv(make_leaderboard(collection, ""))
 
 
 def to_markdown(collection: Collection, suite: str) -> str:
     """Return the leaderboard as Markdown."""
-    return text.markdown(make_leaderboard(collection, suite))
+    return as_markdown(make_leaderboard(collection, suite))

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from gcdbench.report.collect import SPLITS
+from gcdbench.report.columns import AGAINST_PAPER, Column, shown_in
 from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
@@ -23,7 +24,7 @@ _ESCAPES = {
 Block = tuple[str, list[str]]  # a dataset and its evaluation sets
 
 
-def latex(leaderboard: Leaderboard) -> str:
+def as_latex(leaderboard: Leaderboard) -> str:
     """Return the leaderboard as LaTeX tables: the numbers, and what they say against the paper."""
     head = [
         f"% {leaderboard.suite}: made by gcdbench from its records.",
@@ -93,12 +94,13 @@ def _paper(leaderboard: Leaderboard) -> list[str]:
     known = leaderboard.published()
     if not known:
         return []
-    groups = [("Measured", 3), ("Paper", 3), ("Difference", 3)]
+    columns = shown_in("latex", AGAINST_PAPER)
+    groups = [(column.name.capitalize(), len(SPLITS)) for column in columns]
     lines = [
-        r"\begin{tabular}{lllccccccccc}",
+        rf"\begin{{tabular}}{{lll{'c' * len(SPLITS) * len(columns)}}}",
         r"\toprule",
         *_spanning(groups, first=4),
-        _row(["Dataset", "Images", "Methods", *SPLITS * 3]),
+        _row(["Dataset", "Images", "Methods", *SPLITS * len(columns)]),
     ]
     before = None
     for triple in known:
@@ -108,11 +110,8 @@ def _paper(leaderboard: Leaderboard) -> list[str]:
             lines.append(r"\midrule")
         titles = [*(place if place != before else ("", "")), method_title(first.method)]
         before = place
-        measured = [_plain(number.mean) for number in triple]
-        printed = [_plain(number.paper) for number in triple]
-        printed[0] += r"$^\dagger$" * first.impossible
-        deltas = [_plain(number.delta, sign=True) for number in triple]
-        lines.append(_row([*map(escape, titles), *measured, *printed, *deltas]))
+        cells = [cell for column in columns for cell in _cells(column, triple)]
+        lines.append(_row([*map(escape, titles), *cells]))
     lines += [r"\bottomrule", r"\end{tabular}"]
     caption = (
         f"{escape(leaderboard.suite)}: measured and published accuracy (\\%). "
@@ -144,10 +143,14 @@ def _number(row: Number) -> str:
     return text if row.seeds == row.planned else rf"{text}$^{{{row.seeds}/{row.planned}}}$"
 
 
-def _plain(value: float, *, sign: bool = False) -> str:
-    if math.isnan(value):
-        return "--"
-    return f"${value:+.1f}$" if sign else f"{value:.1f}"
+def _cells(column: Column[Number], triple: Sequence[Number]) -> list[str]:
+    """Write a column's values for All, Old and New."""
+    values = [column.value(number) for number in triple]
+    pattern = "${:+.1f}$" if column.format == "difference" else "{:.1f}"
+    cells = ["--" if math.isnan(value) else pattern.format(value) for value in values]
+    if column.marked is not None and column.marked(triple[0]):
+        cells[0] += r"$^\dagger$"
+    return cells
 
 
 def _row(cells: Sequence[str]) -> str:

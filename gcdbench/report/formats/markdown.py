@@ -1,61 +1,25 @@
-"""Leaderboards as CSV, JSON and Markdown."""
+"""Leaderboards as Markdown."""
 
 from __future__ import annotations
 
-import csv as csv_module
-import dataclasses
-import io
-import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gcdbench.report.collect import SPLITS
-from gcdbench.report.leaderboard import ROLES, Leaderboard, Number, Standing
-from gcdbench.report.statistics import Interval
+from gcdbench.report.columns import (
+    AGAINST_PAPER,
+    Column,
+    number,
+    p_value,
+    shown_in,
+    signed,
+    standing_columns,
+)
+from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
-DASH = "–"  # what was not measured
-_FIELDS = [field.name for field in dataclasses.fields(Number) if field.name != "compared"]
 
-
-def csv(leaderboard: Leaderboard) -> str:
-    """Return the leaderboard as CSV, one row per number; what is missing has empty fields."""
-    buffer = io.StringIO()
-    writer = csv_module.writer(buffer, lineterminator="\n")
-    writer.writerow(_FIELDS)
-    for one in leaderboard.numbers:
-        writer.writerow([_field(getattr(one, name)) for name in _FIELDS])
-    return buffer.getvalue()
-
-
-def _field(value: Any) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def as_json(leaderboard: Leaderboard) -> str:
-    """Return everything that a leaderboard shows, for programs."""
-    data = {
-        "suite": leaderboard.suite,
-        "ranked_by": {"role": leaderboard.role, "split": "All"},
-        "methods": [_standing(one) for one in leaderboard.standings],
-        "numbers": [{name: getattr(one, name) for name in _FIELDS} for one in leaderboard.numbers],
-        "comparisons": [one.__dict__ for one in leaderboard.comparisons],
-        "ranking": None if leaderboard.ranking is None else leaderboard.ranking.__dict__,
-        "caveats": leaderboard.caveats,
-        "missing": [place._asdict() for place in leaderboard.collection.missing],
-        "left_out": [one.__dict__ for one in leaderboard.collection.left_out],
-    }
-    return json.dumps(_plain(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _standing(one: Standing) -> dict[str, Any]:
-    return {**one.__dict__, "title": method_title(one.method)}
-
-
-def markdown(leaderboard: Leaderboard) -> str:
+def as_markdown(leaderboard: Leaderboard) -> str:
     """Return the leaderboard as Markdown."""
     parts = [f"# {leaderboard.suite}"]
     if leaderboard.collection.description:
@@ -73,56 +37,16 @@ def markdown(leaderboard: Leaderboard) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def number(mean: float, std: float = math.nan) -> str:
-    """Write a percentage with its deviation.
-
-    >>> number(52.04, 0.46), number(float("nan"))
-    ('52.0 ± 0.5', '–')
-    """
-    if math.isnan(mean):
-        return DASH
-    return f"{mean:.1f}" if math.isnan(std) else f"{mean:.1f} ± {std:.1f}"
-
-
-def signed(value: float) -> str:
-    """Write a difference with its sign.
-
-    >>> signed(-0.04), signed(-1.26)
-    ('0.0', '−1.3')
-    """
-    if math.isnan(value):
-        return DASH
-    text = f"{abs(value):.1f}"
-    if text == "0.0":
-        return text
-    return ("−" if value < 0 else "+") + text
-
-
-def p_value(p: float) -> str:
-    """Write a p-value with as many digits as it deserves."""
-    return DASH if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
-
-
 def _overall(leaderboard: Leaderboard) -> str:
-    roles = [r for r in ROLES if any(not math.isnan(one.means[r]) for one in leaderboard.standings)]
-    head = ["", "method", *(f"{role} All" for role in roles), "95% interval", "average rank"]
+    columns = shown_in("md", standing_columns(leaderboard))
     lines = []
     for one in leaderboard.standings:
-        place = DASH if one.place is None else str(one.place)
-        means = [number(one.means[role]) for role in roles]
+        cells = [column.text(one) for column in columns]
         if one.place == 1:
-            counts = roles.index(leaderboard.role)
-            means[counts] = f"**{means[counts]}**"
-        rank = DASH if math.isnan(one.rank) else f"{one.rank:.2f}"
-        cells = f"{one.recorded} of {one.planned}"
-        lines.append([place, method_title(one.method), *means, _between(one.interval), rank, cells])
-    return _table([*head, "cells"], lines, left=2)
-
-
-def _between(interval: Interval) -> str:
-    if math.isnan(interval.low):
-        return DASH
-    return f"{interval.low:.1f} to {interval.high:.1f}"
+            ranked = [column.role for column in columns].index(leaderboard.role)
+            cells[ranked] = f"**{cells[ranked]}**"
+        lines.append(cells)
+    return _table([column.name for column in columns], lines, left=2)
 
 
 def _dataset(leaderboard: Leaderboard, dataset: str, sets: Sequence[tuple[str, str]]) -> str:
@@ -146,22 +70,23 @@ def _against_the_paper(leaderboard: Leaderboard) -> list[str]:
     triples = leaderboard.published()
     if not triples:
         return []
-    lines = [
-        [
-            dataset_title(triple[0].dataset),
-            set_title(triple[0].set),
-            method_title(triple[0].method),
-            " / ".join(number(one.mean) for one in triple),
-            " / ".join(number(one.paper) for one in triple) + " †" * triple[0].impossible,
-            " / ".join(signed(one.delta) for one in triple),
-        ]
-        for triple in triples
-    ]
-    head = ["dataset", "images", "method", "measured", "paper", "difference"]
+    columns = shown_in("md", AGAINST_PAPER)
+    lines = []
+    for triple in triples:
+        first = triple[0]
+        place = [dataset_title(first.dataset), set_title(first.set), method_title(first.method)]
+        lines.append([*place, *(_triple(column, triple) for column in columns)])
+    head = ["dataset", "images", "method", *(column.name for column in columns)]
     parts = ["## Against the paper", "All / Old / New.", _table(head, lines, left=3)]
     if any(triple[0].impossible for triple in triples):
         parts.append("† As printed, All does not lie between Old and New: one of them is wrong.")
     return [*parts, f"Measured with {', '.join(conditions(leaderboard.collection.records))}."]
+
+
+def _triple(column: Column[Number], triple: Sequence[Number]) -> str:
+    """Write a column's values for All, Old and New into one cell."""
+    dagger = column.marked is not None and column.marked(triple[0])
+    return " / ".join(column.text(one) for one in triple) + " †" * dagger
 
 
 def conditions(recorded: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -232,14 +157,3 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]], left: int = 1) -
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:].rstrip(".") + "."
-
-
-def _plain(value: Any) -> Any:
-    """Make a value fit for JSON: no NaN and no more digits than are known."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float):
-        return None if math.isnan(value) else round(value, 6)
-    return value

@@ -13,8 +13,16 @@ from markupsafe import Markup
 
 from gcdbench import __version__
 from gcdbench.report.collect import SPLITS
-from gcdbench.report.formats.markdown import conditions, number, p_value, signed
-from gcdbench.report.leaderboard import ROLES, Leaderboard, Number
+from gcdbench.report.columns import (
+    AGAINST_PAPER,
+    number,
+    p_value,
+    shown_in,
+    signed,
+    standing_columns,
+)
+from gcdbench.report.formats.markdown import conditions
+from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.page import figures
 from gcdbench.report.page.data import as_script, page_data
 from gcdbench.report.statistics import Comparison
@@ -24,7 +32,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 @dataclass(frozen=True)
-class Column:
+class SetColumn:
     """An evaluation set of a dataset, as a column of the leaderboard."""
 
     dataset: str
@@ -47,6 +55,7 @@ def page(leaderboard: Leaderboard, *, command: str = "") -> str:
         facts=_facts(leaderboard),
         matrix=_matrix(leaderboard),
         published=leaderboard.published(),
+        against_paper=shown_in("page", AGAINST_PAPER),
         conditions=conditions(leaderboard.collection.records),
         command=command,
         version=__version__,
@@ -76,7 +85,7 @@ def _render(template: str, **values: Any) -> str:
 
 def _table(leaderboard: Leaderboard) -> dict[str, Any]:
     columns = [
-        Column(dataset, name, role)
+        SetColumn(dataset, name, role)
         for dataset in leaderboard.collection.datasets
         for name, role in leaderboard.sets_of(dataset)
     ]
@@ -85,26 +94,26 @@ def _table(leaderboard: Leaderboard) -> dict[str, Any]:
         for d in leaderboard.collection.datasets
         if leaderboard.sets_of(d)
     }
-    roles = [r for r in ROLES if any(not math.isnan(one.means[r]) for one in leaderboard.standings)]
+    overall = shown_in("page", standing_columns(leaderboard))
     return {
         "leaderboard": leaderboard,
         "columns": columns,
         "spans": spans,
-        "roles": roles,
+        "standing_columns": overall,
         "splits": SPLITS,
         "kinds": figures.class_of(leaderboard),
         "numbers": _triples(leaderboard, columns),
         "means": {
             (method, role): [_mean(leaderboard, method, role, split) for split in SPLITS]
             for method in leaderboard.methods
-            for role in roles
+            for role in (column.role for column in overall if column.role)
         },
         "longest": _longest(leaderboard),
     }
 
 
 def _triples(
-    leaderboard: Leaderboard, columns: Iterable[Column]
+    leaderboard: Leaderboard, columns: Iterable[SetColumn]
 ) -> dict[tuple[str, str, str], list[Number]]:
     """Return All, Old and New by method, dataset and set."""
     return {
