@@ -1,4 +1,4 @@
-"""Contact sheets: what a method put together, the clusters with most mistakes first."""
+"""Contact sheets of clusters, those with most mistakes first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gcdbench.report.correctness import match, read_predictions
 from gcdbench.report.plots.canvas import drawing
 from gcdbench.report.titles import set_title
 
-RIGHT, WRONG = 4, 8  # images of a row at most
+RIGHT, WRONG = 4, 8  # most images in a row
 SAME = 3  # of one wrong class, as long as there are others
 PIXELS = 96  # side of a thumbnail
 RIGHT_COLOUR, WRONG_COLOUR = "#009E73", "#D55E00"
@@ -31,7 +31,7 @@ Rows = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a method put together, and the class that it counts as."""
+    """A cluster and the class that it is matched to."""
 
     number: int
     label: int  # matched class
@@ -104,7 +104,7 @@ def clusters(
 
 
 def _every_kind(wrong: Rows, labels: Rows) -> Rows:
-    """Choose images for the places: few of each wrong class, as long as there are others."""
+    """Choose the wrong images to show: at most ``SAME`` of a class, as long as there are others."""
     seen: Counter[int] = Counter()
     chosen: list[int] = []
     spare: list[int] = []
@@ -115,7 +115,7 @@ def _every_kind(wrong: Rows, labels: Rows) -> Rows:
 
 
 def _described(cluster: Cluster, problem: Problem) -> tuple[str, str]:
-    if not len(cluster.right):  # it is matched to a class that was left over
+    if not len(cluster.right):  # no image of its matched class is in it
         return "no class", f"0 of {cluster.size} right"
     share = f"{len(cluster.right)} of {cluster.size} right, {cluster.sought} sought"
     return _named(cluster.label, problem), share

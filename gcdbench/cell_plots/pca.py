@@ -1,4 +1,4 @@
-"""Features in the plane of their two main directions, by domain and by class."""
+"""Features projected on their first two principal components, by domain and by class."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def pca(trained: Trained, caption: str) -> Figure:
 def project(features: Array) -> tuple[Array, Array]:
     """Return the first two principal components (n, 2) and their shares of the variance.
 
-    The sign of a direction means nothing; the one is taken that makes its largest entry positive.
+    The sign of a component is arbitrary; the largest entry of each is made positive.
     """
     centred = features - features.mean(0)
     _, lengths, directions = np.linalg.svd(centred, full_matrices=False)
@@ -80,7 +80,7 @@ def project(features: Array) -> tuple[Array, Array]:
 
 
 def neighbours(unit: Array, name: str, kinds: Kinds) -> str:
-    """Say how often an image's nearest neighbour is of its kind, and how often it is by chance."""
+    """Return how often the nearest neighbour is of the same kind, and how often by chance."""
     likeness = unit @ unit.T
     np.fill_diagonal(likeness, -np.inf)
     share = (kinds == kinds[likeness.argmax(1)]).mean()
@@ -90,7 +90,7 @@ def neighbours(unit: Array, name: str, kinds: Kinds) -> str:
 
 
 def colours(number: int) -> list[str]:
-    """Return colours that people with any kind of colour vision can tell apart."""
+    """Return colours that are distinguishable with any kind of colour vision."""
     return sns.color_palette("colorblind", number).as_hex()
 
 
@@ -110,7 +110,7 @@ def _classes(
     palette = [*colours(len(chosen)), FAINT]
     kinds = np.array([chosen.index(x) if x in chosen else len(chosen) for x in labels])
     back = kinds == len(chosen)
-    for part in (back, ~back):  # the grey ones lie below
+    for part in (back, ~back):  # the grey ones first, so that they are below
         _points(axis, points[part], kinds[part], palette, domain[part])
     handles = [
         Line2D([], [], color=palette[n], marker="o", ls="", markersize=4, label=names[label])

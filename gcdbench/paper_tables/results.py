@@ -1,4 +1,4 @@
-"""The numbers of a table: what its cells have recorded, and what the paper prints."""
+"""The numbers of a table: those recorded by its cells, and those printed in the paper."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Result:
 
 
 def gather(plan: Plan, results: Path) -> Result:
-    """Read the records of a table's cells and put the paper's numbers beside them."""
+    """Return a table with the numbers of its records and of the paper."""
     found = {key: record for key, cell in plan.cells.items() if (record := _read(results, cell))}
     by_panel: dict[str, list[Entry]] = {}
     for entry in plan.entries:
@@ -80,7 +80,7 @@ def gather(plan: Plan, results: Path) -> Result:
 def _read(results: Path, cell: Cell) -> dict[str, Any] | None:
     try:
         record = records.read_done(results, cell)
-    except UserError:  # without the dataset there is no telling
+    except UserError:  # the dataset is missing, so the key is unknown
         return None
     return record if isinstance(record, dict) else None
 

@@ -1,4 +1,4 @@
-"""From records to one tidy table; what cannot be trusted is named and left out."""
+"""Read the records of a request into one tidy table; name those that are left out, and why."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
     @property
     def label(self) -> str:
-        """How messages name the cell."""
+        """Name of the cell in messages."""
         return f"{self.method} on {self.dataset}, seed {self.seed}"
 
 
@@ -55,7 +55,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Truth:
-    """The labels of a dataset's evaluation sets, to tell which predictions are right."""
+    """The labels of a dataset's evaluation sets."""
 
     classes: tuple[str, ...]  # old ones first
     num_old: int
@@ -72,7 +72,7 @@ class Collection:
     planned: list[Place] = field(default_factory=list)  # in the order of the plan
     missing: list[Place] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
-    folders: dict[str, Path] = field(default_factory=dict)  # key -> where the record lies
+    folders: dict[str, Path] = field(default_factory=dict)  # key -> folder of the record
     truths: dict[str, Truth] = field(default_factory=dict)  # by dataset
     description: str = ""  # of the suite
 
@@ -135,7 +135,7 @@ def tidy(chosen: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 
 def percent(share: float | None) -> float:
-    """Turn a recorded fraction into percent; what JSON calls null is NaN."""
+    """Return a recorded fraction in percent; NaN for null."""
     return float("nan") if share is None else 100 * share
 
 
@@ -149,7 +149,7 @@ def reported_sets(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _read(results: Path) -> tuple[dict[Path, dict[str, Any]], list[LeftOut]]:
-    """Read all records below a folder and part those that can be used from those that cannot."""
+    """Return the valid records below a folder, and the others with the reason."""
     sound: dict[Path, dict[str, Any]] = {}
     left_out = []
     for path, record in records.read_all(results):
@@ -163,7 +163,7 @@ def _read(results: Path) -> tuple[dict[Path, dict[str, Any]], list[LeftOut]]:
 
 
 def _foreign(path: Path, record: Mapping[str, Any]) -> str:
-    """Say why a record with a right checksum is none that belongs where it lies."""
+    """Return why a record with a right checksum does not belong into its folder, or ''."""
     for name, kind in _FIELDS.items():
         if not isinstance(record.get(name), kind):
             return f"is not a record of gcdbench ({name} is missing or of a wrong type)"
@@ -185,7 +185,7 @@ def _of_unknown_methods(
 def _known(spec: str) -> bool:
     try:
         MethodSpec.parse(spec)
-    except UserError:  # a plug-in that is not here now
+    except UserError:  # its plug-in is not installed
         return False
     return True
 
@@ -204,7 +204,7 @@ def _with_recorded_methods(
 
 
 def _same(record: Mapping[str, Any], cell: Cell) -> bool:
-    """Tell whether a record's own settings are the cell's, as JSON sees them."""
+    """Return whether a record has the settings of a cell, both as JSON."""
     wanted = json.loads(json.dumps([cell.settings(), cell.fingerprints()]))
     return [record["settings"], record["fingerprints"]] == wanted
 

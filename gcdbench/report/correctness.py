@@ -1,4 +1,4 @@
-"""Which images a cell got right, from its recorded predictions."""
+"""Which images a cell classified correctly, from its recorded predictions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gcdbench.report.collect import Truth
 
 
 def right(preds: NDArray[np.integer], labels: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Tell for each image whether it lies in the cluster that is matched to its class."""
+    """Return for each image whether its cluster is matched to its class."""
     return match(preds, labels)[preds] == labels
 
 
 def match(preds: NDArray[np.integer], labels: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return the class that each cluster is matched to.
 
-    The matching is the evaluator's: rows are clusters, so that ties are settled the same way.
+    Rows are clusters, as in the evaluator, so that ties are resolved as there.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -37,7 +37,7 @@ def match(preds: NDArray[np.integer], labels: NDArray[np.integer]) -> NDArray[np
 def read_predictions(
     record: Mapping[str, Any], folder: Path
 ) -> dict[str, NDArray[np.integer]] | str:
-    """Return the predictions beside a record by evaluation set, or why they cannot be used."""
+    """Return a record's predictions by evaluation set, or why they cannot be used."""
     try:
         data = (folder / PREDICTIONS).read_bytes()
     except OSError as error:
@@ -51,7 +51,7 @@ def read_predictions(
 def right_images(
     record: Mapping[str, Any], folder: Path, truth: Truth, sets: list[str]
 ) -> dict[str, NDArray[np.bool_]] | str:
-    """Return which images of each set a cell got right, or why that cannot be said."""
+    """Return which images of each set are correct, or why the predictions cannot be used."""
     arrays = read_predictions(record, folder)
     if isinstance(arrays, str):
         return arrays

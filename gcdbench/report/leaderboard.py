@@ -1,4 +1,4 @@
-"""The numbers of a leaderboard: means over seeds, intervals, ranks, and the paper beside them."""
+"""Compute the numbers of a leaderboard: means over seeds, intervals, ranks, the paper's numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Number:
     low: float = math.nan  # 95% interval of the mean, over seeds
     high: float = math.nan
     rank: int | None = None  # among the methods that have this number
-    compared: int = 0  # how many these are
+    compared: int = 0  # number of these methods
     paper: float = math.nan
     delta: float = math.nan  # mean - paper
     impossible: bool = False  # the paper's own All does not lie between its Old and New
@@ -52,11 +52,11 @@ class Number:
 
 @dataclass(frozen=True)
 class Standing:
-    """A method over all datasets; its means are NaN if it lacks one that others have."""
+    """A method over all datasets; its means are NaN if it lacks a dataset that others have."""
 
     method: str
     means: Mapping[str, float]  # of All, by role
-    interval: statistics.Interval  # of the mean that counts
+    interval: statistics.Interval  # of the mean that methods are ranked by
     rank: float  # average over datasets
     recorded: int  # cells
     planned: int
@@ -64,13 +64,13 @@ class Standing:
 
     @property
     def drop(self) -> float:
-        """What the shift costs, in points."""
+        """The accuracy that the shift costs, in points."""
         return self.means["source"] - self.means["shifted"]
 
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """All that a leaderboard shows, computed from a collection of records."""
+    """A leaderboard, computed from a collection of records."""
 
     suite: str
     collection: Collection
@@ -100,7 +100,7 @@ class Leaderboard:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """What methods are compared by: one row per dataset and seed, one column per method."""
+        """Scores by which methods are compared: a row per dataset and seed, a column per method."""
         found = statistics.scores(self.collection.table, role=self.role)
         return found[[method for method in self.methods if method in found.columns]]
 
@@ -116,7 +116,7 @@ class Leaderboard:
 
     @cached_property
     def caveats(self) -> list[str]:
-        """What may not be concluded, in sentences."""
+        """Sentences on what may not be concluded from the numbers."""
         return [*statistics.caveats(self.scores), *_unreadable(self.collection.records)]
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
@@ -136,13 +136,13 @@ class Leaderboard:
 
 
 def make_leaderboard(collection: Collection, suite: str) -> Leaderboard:
-    """Compute a leaderboard."""
+    """Return the leaderboard of a collection of records."""
     role = "shifted" if "shifted" in set(collection.table["role"]) else "source"
     return Leaderboard(suite, collection, role, _numbers(collection), _standings(collection, role))
 
 
 def _unreadable(recorded: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Say in which cells images could not be read."""
+    """Return a sentence on the cells in which images could not be read, if there are any."""
     cells = [
         f"{count} in {record['method']} on {record['dataset']}, seed {record['seed']}"
         for record in recorded
@@ -169,7 +169,7 @@ def _numbers(collection: Collection) -> list[Number]:
 
 
 def _planned_numbers(collection: Collection) -> Iterator[Number]:
-    """Yield all numbers that there will be, by dataset, set, split and method."""
+    """Yield the numbers of all planned cells, without values: by dataset, set, split, method."""
     sets = collection.table[["dataset", "set", "role"]].drop_duplicates().to_numpy().tolist()
     seeds = Counter((place.dataset, place.method) for place in collection.planned)
     methods = titles.in_order(place.method for place in collection.planned)
@@ -183,7 +183,7 @@ def _planned_numbers(collection: Collection) -> Iterator[Number]:
 
 
 def _intervals(values: Mapping[tuple, np.ndarray]) -> dict[tuple, tuple[float, float]]:
-    """Return the interval of each mean; those over equally many seeds are made at once."""
+    """Return the interval of each mean; means over equally many seeds are resampled together."""
     by_count: dict[int, list[tuple]] = {}
     for key, found in values.items():
         by_count.setdefault(len(found), []).append(key)

@@ -1,4 +1,4 @@
-"""What plots show, as tables: the same for figures in print and on the page."""
+"""Compute what plots show, as tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gcdbench.report import statistics
 from gcdbench.report.collect import percent
 from gcdbench.report.leaderboard import Leaderboard
 
-# where an image can end up; with protocol v2 the shares add up to one
+# what can happen to an image; with protocol v2 the shares add up to one
 OUTCOMES = {
     "all": "right",
     "old_to_wrong_old": "old → another old",
@@ -34,7 +34,7 @@ class Drop(NamedTuple):
 
 
 def drops(leaderboard: Leaderboard) -> list[Drop]:
-    """Return what the shift costs each method on each dataset."""
+    """Return source and shifted accuracy of each method on each dataset that has both."""
     found: dict[tuple[str, Any, str], tuple[float, float]] = {}
     for role in ("source", "shifted"):
         scores = statistics.scores(leaderboard.collection.table, role=role)
@@ -52,7 +52,7 @@ def drops(leaderboard: Leaderboard) -> list[Drop]:
 
 
 def outcomes(leaderboard: Leaderboard) -> pd.DataFrame:
-    """Return where images end up: percent per role, method and outcome, over datasets and seeds."""
+    """Return the percentage of each outcome per role and method, mean over datasets and seeds."""
     rows = []
     for record in leaderboard.collection.records:
         for name, scores in record["sets"].items():

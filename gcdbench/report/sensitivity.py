@@ -1,4 +1,4 @@
-"""Records that differ from the requested cells in one setting only."""
+"""Collect records that differ from the requested cells in one setting only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Varied:
 
 
 def collect_varied(request: Request, results: Path, setting: str) -> Varied:
-    """Read the records that would be the request's but for the value of one setting."""
+    """Read the records that differ from the request at most in the value of one setting."""
     cells = {(c.dataset, c.spec.text, c.seed): c for c in make_cells(request)}
     path = _path(setting, next(iter(cells.values())))
     tables = []
@@ -42,7 +42,7 @@ def collect_varied(request: Request, results: Path, setting: str) -> Varied:
 
 
 def _defaults(cells: Iterable[Cell], path: str) -> dict[str, Any]:
-    """Return the value of a setting by dataset, where the methods have one in common."""
+    """Return the value of a setting by dataset, if all methods have the same."""
     found: dict[str, set[Any]] = {}
     for cell in cells:
         found.setdefault(cell.dataset, set()).add(_value(cell.settings(), _facts(cell), path))
@@ -55,7 +55,7 @@ def _facts(cell: Cell) -> dict[str, Any]:
 
 
 def _path(setting: str, cell: Cell) -> str:
-    """Return where a setting stands in a record: ``hilo.k`` is ``config.hilo.k``."""
+    """Return the path of a setting in a record: ``hilo.k`` is ``config.hilo.k``."""
     known = records.flat(cell.settings())
     for path in (setting, f"config.{setting}"):
         if path in known:
@@ -65,7 +65,7 @@ def _path(setting: str, cell: Cell) -> str:
 
 
 def _value(settings: Mapping[str, Any], problem: Mapping[str, Any], path: str) -> Any:
-    """Return a setting's value; one that is left open, as the number of classes, is the data's."""
+    """Return a setting's value; if it is None, as for the number of classes, the dataset's."""
     value = records.flat(settings)[path]
     if value is None:
         value = problem.get(path.rpartition(".")[2])

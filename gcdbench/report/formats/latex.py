@@ -25,7 +25,7 @@ Block = tuple[str, list[str]]  # a dataset and its evaluation sets
 
 
 def as_latex(leaderboard: Leaderboard) -> str:
-    """Return the leaderboard as LaTeX tables: the numbers, and what they say against the paper."""
+    """Return the leaderboard as LaTeX tables: all numbers, and a comparison with the paper."""
     head = [
         f"% {leaderboard.suite}: made by gcdbench from its records.",
         r"% Needs \usepackage{booktabs} and \usepackage{graphicx}.",
@@ -36,7 +36,7 @@ def as_latex(leaderboard: Leaderboard) -> str:
 
 
 def escape(text: str) -> str:
-    """Write plain text so that LaTeX prints it as it is.
+    """Return plain text with LaTeX's special characters escaped.
 
     >>> print(escape("50 % of a_b"))
     50 \\% of a\\_b
@@ -45,7 +45,7 @@ def escape(text: str) -> str:
 
 
 def _chunks(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    """Part the datasets so that each table stays readable."""
+    """Yield groups of datasets, each small enough for one table."""
     chunk: list[Block] = []
     for block in blocks:
         if not block[1]:

@@ -90,7 +90,7 @@ def _triple(column: Column[Number], triple: Sequence[Number]) -> str:
 
 
 def conditions(recorded: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Say under which settings records were made, for whom compares their numbers with others."""
+    """Return the settings that matter when numbers of these records are compared with others."""
     found: dict[str, set[str]] = {}
     for record in recorded:
         settings = record["settings"]

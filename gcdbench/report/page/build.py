@@ -1,4 +1,4 @@
-"""Puts the page together."""
+"""Build the page from a leaderboard."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _longest(leaderboard: Leaderboard) -> int:
 
 
 def _matrix(leaderboard: Leaderboard) -> dict[tuple[str, str], tuple[Comparison, int]]:
-    """Return every pair's comparison twice: as it was made (1), and from the other side (-1)."""
+    """Return the comparison of each pair of methods in both orders, with its sign (1 or -1)."""
     found = {}
     for one in leaderboard.comparisons:
         found[one.first, one.second] = one, 1
@@ -152,7 +152,7 @@ def _matrix(leaderboard: Leaderboard) -> dict[tuple[str, str], tuple[Comparison,
 
 
 def _facts(leaderboard: Leaderboard) -> list[tuple[str, str]]:
-    """Return what the head of the page says about the records."""
+    """Return names and values of the facts at the top of the page."""
     collection = leaderboard.collection
     planned, missing = len(collection.planned), len(collection.missing)
     seeds = sorted({place.seed for place in collection.planned})

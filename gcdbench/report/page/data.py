@@ -1,4 +1,4 @@
-"""What the page's script works with: cells in detail, and who is right on which image."""
+"""Data of the page's script: cells in detail, and which method is right on which image."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gcdbench.report.titles import dataset_title, method_title, set_title
 
 LOG_LINES = 6
 CURVE_POINTS = 100
-IMAGES = 12_000  # of one evaluation set at most; of more, every second, third, ... is shown
+IMAGES = 12_000  # per evaluation set; of a larger one every second, third, ... image is shown
 
 
 def page_data(board: Leaderboard) -> dict[str, Any]:
-    """Return all that the page shows on request, as plain JSON values."""
+    """Return what the page shows on request, as JSON values."""
     images, problems = _images(board)
     settings, provenance = _Kept(), _Kept()
     cells: dict[str, list[dict[str, Any]]] = {}
@@ -46,13 +46,13 @@ def page_data(board: Leaderboard) -> dict[str, Any]:
 
 
 def as_script(data: Mapping[str, Any]) -> str:
-    """Write data so that it can stand in a script element."""
+    """Return data as JSON that is safe inside a script element."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 class _Kept:
-    """A list in which equal values stand once; cells name them by their place."""
+    """A list of distinct values; cells refer to them by index."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -116,7 +116,7 @@ def _scores(scores: Mapping[str, Any]) -> list[Any]:
 
 
 def _curve(curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return epochs and loss terms, thinned out to what a small plot can show."""
+    """Return epochs and loss terms, with at most ``CURVE_POINTS`` epochs."""
     rows = curve[:: max(1, math.ceil(len(curve) / CURVE_POINTS))]
     names = list(dict.fromkeys(name for row in rows for name in row["terms"]))
     terms = {name: [_short(row["terms"].get(name)) for row in rows] for name in names}
@@ -132,7 +132,7 @@ def _tail(path: Any) -> list[str]:
 
 
 def _images(board: Leaderboard) -> tuple[dict[str, Any], list[str]]:
-    """Return the images of each evaluation set by class, and bit strings of who is right."""
+    """Return the images of each set by class, with a bit per cell and image: right or wrong."""
     found: dict[str, Any] = {}
     problems = []
     for dataset, truth in board.collection.truths.items():
@@ -158,13 +158,13 @@ def _images(board: Leaderboard) -> tuple[dict[str, Any], list[str]]:
 
 
 def _order(labels: NDArray[np.integer]) -> NDArray[np.intp]:
-    """Return the places of the images by class, thinned out if there are too many."""
+    """Return the indices of the images sorted by class, at most ``IMAGES`` of them."""
     places = np.argsort(labels, kind="stable")
     return places[:: max(1, math.ceil(len(places) / IMAGES))]
 
 
 def _listing(truth: Truth, name: str, order: NDArray[np.intp]) -> dict[str, Any]:
-    """Return how many images each class has, and their names without what all have in common."""
+    """Return the names of each class's images, without their common start and end."""
     labels = truth.labels[name][order]
     groups: list[dict[str, Any]] = []
     for number in range(len(truth.classes)):
@@ -177,7 +177,7 @@ def _listing(truth: Truth, name: str, order: NDArray[np.intp]) -> dict[str, Any]
 
 
 def _common(texts: Sequence[str]) -> str:
-    """Return what all texts start with; of a single one nothing, so that it keeps its name."""
+    """Return the common start of two or more texts; '' for one, so that it keeps its name."""
     if len(texts) < 2:
         return ""
     low, high = min(texts), max(texts)
@@ -192,7 +192,7 @@ def _bits(flags: NDArray[np.bool_]) -> str:
 
 
 def _short(value: float | None) -> float | None:
-    """Round to five digits; what is not a number is null."""
+    """Return a number with five digits; None for NaN."""
     if value is None or math.isnan(value):
         return None
     return float(f"{value:.5g}")

@@ -65,7 +65,7 @@ def bars(leaderboard: Leaderboard) -> Figure:
 
 
 def _bars(axis: Axes, numbers: list[Number], look: Look, left: float, width: float) -> None:
-    """Draw a method's bars on all sets of a dataset, and a cross where none was measured."""
+    """Draw a method's bars on all sets of a dataset, and a cross for each missing number."""
     x = np.arange(len(numbers)) + left
     measured = np.array([number.seeds > 0 for number in numbers])
     means = np.array([number.mean for number in numbers])

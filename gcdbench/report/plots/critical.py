@@ -1,4 +1,4 @@
-"""Critical-difference diagram: which methods cannot be told apart by their ranks."""
+"""Critical-difference diagram: average ranks, and which methods do not differ significantly."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _scale(axis: Axes, ranking: Ranking) -> None:
 
 
 def _names(axis: Axes, leaderboard: Leaderboard, ranking: Ranking, half: int) -> None:
-    """Write the better half at the left and the other at the right, worst names innermost."""
+    """Write the names of the better half at the left and of the others at the right."""
     look, count = looks(leaderboard.rows), len(ranking.methods)
     below = BELOW + 0.22 * len(ranking.groups)
     for place, (method, rank) in enumerate(zip(ranking.methods, ranking.ranks, strict=True)):

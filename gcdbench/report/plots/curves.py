@@ -1,4 +1,4 @@
-"""How training went: loss and, where it was measured, accuracy by epoch."""
+"""Loss and, if it was measured, accuracy by epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shift costs: accuracy on shifted images against accuracy on source images."""
+"""Accuracy on shifted images against accuracy on source images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Confusion between old and new: where the images of a set end up."""
+"""Confusion between old and new classes: shares of the kinds of error."""
 
 from __future__ import annotations
 

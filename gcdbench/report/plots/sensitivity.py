@@ -73,7 +73,10 @@ def _order(value: object) -> tuple[bool, float, str]:
 
 
 def _axis(values: list) -> tuple[dict[object, float], str]:
-    """Place numbers where they belong, on a log scale if they span much; other values evenly."""
+    """Return the position of each value and the scale: log for a wide range of numbers.
+
+    Values that are not numbers are spaced evenly.
+    """
     if any(_order(value)[0] for value in values):
         return {value: float(number) for number, value in enumerate(values)}, "linear"
     wide = min(values) > 0 and np.log10(max(values) / min(values)) > 1
