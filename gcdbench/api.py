@@ -52,7 +52,7 @@ def run(
     if outcome.failed:
         failures = "; ".join(f"{cell.label}: {why}" for cell, why in outcome.failed)
         raise RuntimeError(f"{len(outcome.failed)} of {len(cells)} cells failed: {failures}")
-    return collect(request, Path(results)).table
+    return collect(request, Path(results), cells=cells).table
 
 
 def load_records(results: str | Path = "results/runs") -> list[Record]:

@@ -28,8 +28,7 @@ from scipy import stats
 from gcdbench.core.method_spec import MethodSpec
 from gcdbench.experiment import records
 from gcdbench.experiment.record import Record
-from gcdbench.report import paper_numbers as published
-from gcdbench.report import statistics
+from gcdbench.report import paper_numbers, statistics
 from gcdbench.report.collect import tidy
 
 METHODS = ("rankstats", "uno", "orca", "gcd", "simgcd", "uniot", "hilo")
@@ -50,9 +49,9 @@ class Difference(NamedTuple):
 
 def paper_accuracies(name: str, role: str) -> pd.DataFrame:
     """Return the paper's All on source or shifted images: datasets by the methods it has."""
-    specs = {published.title(method): method for method in METHODS}
+    specs = {paper_numbers.title(method): method for method in METHODS}
     found: dict[str, dict[str, float]] = {}
-    for triple in published.triples(name):
+    for triple in paper_numbers.triples(name):
         source = triple.domain in ("original", triple.dataset.split("+")[0])
         if triple.method in specs and not triple.variant and source == (role == "source"):
             row = found.setdefault(triple.dataset, {})
@@ -119,7 +118,7 @@ def show_means(ours: dict[str, Scores]) -> None:
     rows = []
     for method in METHODS:
         pairs = ([ours[role][name][method].mean() for role in ours] for name in datasets)
-        rows.append([published.title(method), *(f"{a:.1f} / {b:.1f}" for a, b in pairs)])
+        rows.append([paper_numbers.title(method), *(f"{a:.1f} / {b:.1f}" for a, b in pairs)])
     show(["source / shifted", *seeds], rows)
 
 
@@ -127,7 +126,7 @@ def pair_differences(ours: dict[str, Scores]) -> list[Difference]:
     """Return the differences between some methods on each dataset."""
     return [
         Difference(
-            f"{published.title(first)} - {published.title(second)}",
+            f"{paper_numbers.title(first)} - {paper_numbers.title(second)}",
             name,
             *((ours[role][name][first] - ours[role][name][second]).to_numpy() for role in ours),
         )

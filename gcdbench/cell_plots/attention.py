@@ -1,14 +1,17 @@
-"""What the class token attends to, head by head."""
+"""Attention of the class token, head by head."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from gcdbench.cell_plots import choice
+from gcdbench.cell_plots import Options, caption_of, choice
 from gcdbench.cell_plots.tiles import Tiles
 from gcdbench.cell_plots.trained import Trained
+from gcdbench.experiment.plan import Cell
 from gcdbench.report.plots.canvas import drawing
 from gcdbench.report.titles import set_title
 
@@ -16,8 +19,14 @@ IMAGES = 6
 TOP = 0.10  # share of the picture that is outlined
 
 
+def draw(cell: Cell, options: Options) -> Iterator[tuple[str, Figure]]:
+    """Draw the attention maps of a cell whose weights were kept."""
+    trained = Trained.load(cell, options.results)
+    yield "", attention(trained, caption_of(cell), block=options.block)
+
+
 def attention(trained: Trained, caption: str, *, block: int | None = None) -> Figure:
-    """Draw a row per image: itself, each head's attention, and what the heads' mean singles out."""
+    """Draw a row per image: the image, each head's attention, and where their mean is largest."""
     problem = trained.problem
     each = max(1, IMAGES // len(choice.domains(problem, 1)))
     by_domain = choice.domains(problem, each)
@@ -52,10 +61,10 @@ def attention(trained: Trained, caption: str, *, block: int | None = None) -> Fi
 
 
 def threshold(attended: NDArray[np.float32]) -> float:
-    """Return the value above which the most attended share of the pixels lies."""
+    """Return the value that a share ``TOP`` of the pixels exceeds."""
     return float(np.quantile(attended, 1 - TOP))
 
 
 def _faded(picture: NDArray[np.uint8], amount: float) -> NDArray[np.uint8]:
-    """Return a picture nearer to white."""
+    """Return a picture mixed with white."""
     return (picture + (255 - picture.astype(float)) * amount).astype(np.uint8)

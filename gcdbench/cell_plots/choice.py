@@ -1,4 +1,4 @@
-"""Which images of a problem a picture shows: the same ones for every method and seed."""
+"""Choose the images that a plot shows: the same ones for every method and seed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def sets(record: Record, problem: Problem, asked: Sequence[str]) -> list[str]:
 
 
 def spread(points: NDArray[np.float64], number: int) -> list[int]:
-    """Return points far from each other: each next one is the farthest from those before."""
+    """Return indices of distant points: each is the farthest from those chosen before."""
     chosen = [int(np.argmax(np.linalg.norm(points - points.mean(0), axis=1)))]
     while len(chosen) < min(number, len(points)):
         gaps = np.linalg.norm(points[:, None] - points[chosen], axis=-1).min(1)

@@ -1,8 +1,9 @@
-"""Contact sheets: what a method put together, the clusters with most mistakes first."""
+"""Contact sheets of clusters, those with most mistakes first."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,14 +11,18 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from gcdbench.cell_plots import Options, caption_of, choice
 from gcdbench.cell_plots.tiles import Tiles
 from gcdbench.data.images import Images
 from gcdbench.data.problem import Problem
+from gcdbench.errors import UserError
+from gcdbench.experiment.plan import Cell
+from gcdbench.experiment.records import Damaged, cell_folder, read_done, read_predictions
 from gcdbench.report.correctness import match
 from gcdbench.report.plots.canvas import drawing
 from gcdbench.report.titles import set_title
 
-RIGHT, WRONG = 4, 8  # images of a row at most
+RIGHT, WRONG = 4, 8  # most images in a row
 SAME = 3  # of one wrong class, as long as there are others
 PIXELS = 96  # side of a thumbnail
 RIGHT_COLOUR, WRONG_COLOUR = "#009E73", "#D55E00"
@@ -26,7 +31,7 @@ Rows = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a method put together, and the class that it counts as."""
+    """A cluster and the class that it is matched to."""
 
     number: int
     label: int  # matched class
@@ -38,6 +43,21 @@ class Cluster:
     def size(self) -> int:
         """Number of images."""
         return len(self.right) + len(self.wrong)
+
+
+def draw(cell: Cell, options: Options) -> Iterator[tuple[str, Figure]]:
+    """Draw a sheet per evaluation set from the recorded predictions of a cell."""
+    record, problem = read_done(options.results, cell), cell.problem()
+    if isinstance(record, Damaged):
+        raise UserError(f"{record.path} {record.reason}; train the cell again (gcdbench run ...)")
+    if record is None:
+        raise UserError(f"{cell.label} has no record; train it first (gcdbench run ...)")
+    predicted = read_predictions(cell_folder(options.results, cell), record)
+    if isinstance(predicted, str):
+        raise UserError(f"{cell.label}: {predicted}")
+    for name in choice.sets(record, problem, options.sets):
+        figure = clusters(problem, name, predicted[name], caption_of(cell), number=options.rows)
+        yield f"-{name.replace('/', '-')}", figure
 
 
 def find(predicted: Rows, labels: Rows, rows: Rows) -> list[Cluster]:
@@ -84,7 +104,7 @@ def clusters(
 
 
 def _every_kind(wrong: Rows, labels: Rows) -> Rows:
-    """Choose images for the places: few of each wrong class, as long as there are others."""
+    """Choose the wrong images to show: at most ``SAME`` of a class, as long as there are others."""
     seen: Counter[int] = Counter()
     chosen: list[int] = []
     spare: list[int] = []
@@ -95,7 +115,7 @@ def _every_kind(wrong: Rows, labels: Rows) -> Rows:
 
 
 def _described(cluster: Cluster, problem: Problem) -> tuple[str, str]:
-    if not len(cluster.right):  # it is matched to a class that was left over
+    if not len(cluster.right):  # no image of its matched class is in it
         return "no class", f"0 of {cluster.size} right"
     share = f"{len(cluster.right)} of {cluster.size} right, {cluster.sought} sought"
     return _named(cluster.label, problem), share

@@ -1,8 +1,9 @@
-"""Features in the plane of their two main directions, by domain and by class."""
+"""Features projected on their first two principal components, by domain and by class."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import seaborn as sns
@@ -12,8 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from numpy.typing import NDArray
 
-from gcdbench.cell_plots import choice
+from gcdbench.cell_plots import Options, caption_of, choice
 from gcdbench.cell_plots.trained import Trained
+from gcdbench.experiment.plan import Cell
 from gcdbench.report.plots.canvas import FAINT, drawing, sheet
 from gcdbench.report.style import MARKERS
 from gcdbench.report.titles import set_title
@@ -23,6 +25,11 @@ THUMBNAILS = 22
 CLASSES = 8  # in colour; the others are grey
 Array = NDArray[np.float64]
 Kinds = NDArray[np.integer]  # domain or class of each image
+
+
+def draw(cell: Cell, options: Options) -> Iterator[tuple[str, Figure]]:
+    """Draw the features of a cell whose weights were kept."""
+    yield "", pca(Trained.load(cell, options.results), caption_of(cell))
 
 
 def pca(trained: Trained, caption: str) -> Figure:
@@ -62,7 +69,7 @@ def pca(trained: Trained, caption: str) -> Figure:
 def project(features: Array) -> tuple[Array, Array]:
     """Return the first two principal components (n, 2) and their shares of the variance.
 
-    The sign of a direction means nothing; the one is taken that makes its largest entry positive.
+    The sign of a component is arbitrary; the largest entry of each is made positive.
     """
     centred = features - features.mean(0)
     _, lengths, directions = np.linalg.svd(centred, full_matrices=False)
@@ -73,7 +80,7 @@ def project(features: Array) -> tuple[Array, Array]:
 
 
 def neighbours(unit: Array, name: str, kinds: Kinds) -> str:
-    """Say how often an image's nearest neighbour is of its kind, and how often it is by chance."""
+    """Return how often the nearest neighbour is of the same kind, and how often by chance."""
     likeness = unit @ unit.T
     np.fill_diagonal(likeness, -np.inf)
     share = (kinds == kinds[likeness.argmax(1)]).mean()
@@ -83,7 +90,7 @@ def neighbours(unit: Array, name: str, kinds: Kinds) -> str:
 
 
 def colours(number: int) -> list[str]:
-    """Return colours that people with any kind of colour vision can tell apart."""
+    """Return colours that are distinguishable with any kind of colour vision."""
     return sns.color_palette("colorblind", number).as_hex()
 
 
@@ -103,7 +110,7 @@ def _classes(
     palette = [*colours(len(chosen)), FAINT]
     kinds = np.array([chosen.index(x) if x in chosen else len(chosen) for x in labels])
     back = kinds == len(chosen)
-    for part in (back, ~back):  # the grey ones lie below
+    for part in (back, ~back):  # the grey ones first, so that they are below
         _points(axis, points[part], kinds[part], palette, domain[part])
     handles = [
         Line2D([], [], color=palette[n], marker="o", ls="", markersize=4, label=names[label])

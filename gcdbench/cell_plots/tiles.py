@@ -1,4 +1,4 @@
-"""Small pictures in rows and columns, all in one axis: hundreds of axes take minutes to lay out."""
+"""Small pictures in rows and columns, all in one axis: the layout of hundreds takes minutes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Tiles:
         self.axis.set(**self._limits)
 
     def outline(self, row: int, column: int, values: NDArray[Any], level: float) -> None:
-        """Draw where values (h, w) pass a level."""
+        """Draw the contour at which values (h, w) equal a level."""
         height, width = values.shape
         x = column + SIDE * (np.arange(width) + 0.5) / width
         y = self.pitch * row + SIDE * (np.arange(height) + 0.5) / height

@@ -1,4 +1,4 @@
-"""The trained model of a recorded cell, asked about single images."""
+"""The trained model of a recorded cell: its features and attention for single images."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Trained:
 
     @classmethod
     def load(cls, cell: Cell, results: Path) -> Trained:
-        """Build the cell's model and give it the weights that were kept."""
+        """Return the cell's model with the weights that were kept."""
         kept = weights.read(cell_folder(results, cell), cell.key)
         one = cls.fresh(cell, kept.num_classes)
         kept.restore(one.model)
@@ -44,7 +44,7 @@ class Trained:
 
     @classmethod
     def fresh(cls, cell: Cell, num_classes: int) -> Trained:
-        """Build the cell's model as it is before training."""
+        """Return the cell's model as it is before training."""
         backbone = load_backbone(cell.backbone)
         loader = make_loader(cell, backbone.image_size)
         model = make_model(cell, loader, backbone, num_classes=num_classes)
@@ -75,7 +75,7 @@ class Trained:
 
     @torch.no_grad()
     def attention(self, rows: NDArray[np.integer], block: int | None) -> NDArray[np.float32]:
-        """Return what each head's CLS token attends to in a block: (n, heads, h, w) of pixels."""
+        """Return the attention of the CLS token in a block, per head, as (n, heads, h, w)."""
         backbone = self.model.backbone
         number = backbone.num_blocks if block is None else block
         if not 1 <= number <= backbone.num_blocks:
@@ -91,7 +91,7 @@ class Trained:
             yield images.float() / 255
 
     def _meaning(self, block: int) -> str:
-        """Name a block's features by the setting that chose it: ``domain_block`` is domain."""
+        """Return the name of a block's features: domain if the setting ``domain_block`` is it."""
         config = self.model.method.config
         for field in dataclasses.fields(config):
             if field.name.endswith("_block") and getattr(config, field.name) == block:

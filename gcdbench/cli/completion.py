@@ -163,10 +163,9 @@ def _datasets(words: Sequence[str], current: str) -> Iterable[str]:
 
 
 def _plots(words: Sequence[str], current: str) -> Iterable[str]:
-    from gcdbench.cli.plot import PICTURES
-    from gcdbench.cli.report import PLOTS
+    from gcdbench.cli.plot import names
 
-    return [*PLOTS, *PICTURES]
+    return names()
 
 
 def _shown(words: Sequence[str], current: str) -> Iterable[str]:

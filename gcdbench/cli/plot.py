@@ -1,37 +1,51 @@
-"""The verb plot: plots of many records, and pictures of single cells.
+"""The verb plot: plots of many records, and plots of single cells.
 
-Heavy modules are imported inside the functions, so that ``--help`` stays fast.
+Both are listed by their packages; what draws them is imported when they are drawn, so that
+``--help`` stays fast.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gcdbench.cell_plots import CELL_PLOTS, CellPlot, Options
 from gcdbench.cli import report as reports
 from gcdbench.errors import UserError, unknown
+from gcdbench.report import plots
+from gcdbench.report.plots import Plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from gcdbench.experiment.plan import Cell, Request
+    from gcdbench.experiment.plan import Request
 
-    Drawn = Iterator[tuple[str, Figure]]  # what is added to the file's name, picture
+log = logging.getLogger("gcdbench")
 
-PICTURES = {
-    "pca": "domain and semantic features in the plane, with thumbnails (kept weights)",
-    "attention": "what the class token attends to, by head (kept weights)",
-    "clusters": "contact sheets of predicted clusters, worst first",
-}
+
+def names() -> list[str]:
+    """Return the names of all plots, for the completion of words."""
+    return [*plots.PLOTS, *CELL_PLOTS]
 
 
 def add_plot(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``plot``."""
-    reports.add_plot(parser)
-    listing = "\n".join(f"  {name:<12} {text}" for name, text in PICTURES.items())
-    parser.epilog = f"{parser.epilog}\n\npictures, one for each cell of the request:\n{listing}"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = (
+        f"plots:\n{_listing(plots.PLOTS)}\n\n"
+        f"pictures, one for each cell of the request:\n{_listing(CELL_PLOTS)}"
+    )
+    parser.add_argument(
+        "kinds", nargs="*", metavar="PLOT", help="see below (default: all that the records allow)"
+    )
+    parser.add_argument(
+        "--over", metavar="SETTING", help="what sensitivity varies: train.lr, task.num_classes"
+    )
+    reports.add_out(parser)
     parser.add_argument("--block", type=int, metavar="N", help="of attention (default: the last)")
     parser.add_argument(
         "--sets", nargs="+", default=(), metavar="SET", help="of clusters (default: source, worst)"
@@ -39,73 +53,67 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=10, metavar="N", help="clusters that are shown")
 
 
+def _listing(known: Mapping[str, Plot] | Mapping[str, CellPlot]) -> str:
+    return "\n".join(f"  {name:<12} {plot.help}" for name, plot in known.items())
+
+
 def plot(arguments: argparse.Namespace, request: Request) -> int:
     """Draw plots of the records, or pictures of single cells."""
-    known = {**reports.PLOTS, **PICTURES}
-    for kind in arguments.kinds:
-        if kind not in known:
-            raise unknown("plot", kind, known)
-    plots = [kind for kind in arguments.kinds if kind in reports.PLOTS]
-    if plots or not arguments.kinds:
-        reports.plot(argparse.Namespace(**{**vars(arguments), "kinds": plots}), request)
-    pictures = [kind for kind in arguments.kinds if kind in PICTURES]
-    if pictures:
-        _draw(pictures, arguments, request)
+    for name in arguments.kinds:
+        if name not in names():
+            raise unknown("plot", name, names())
+    of_records = [name for name in arguments.kinds if name in plots.PLOTS]
+    of_cells = [name for name in arguments.kinds if name in CELL_PLOTS]
+    if of_records or not of_cells:
+        _draw_records(of_records, arguments, request)
+    if of_cells:
+        _draw_cells(of_cells, arguments, request)
     return 0
 
 
-def _draw(kinds: list[str], arguments: argparse.Namespace, request: Request) -> None:
+def _draw_records(asked: Sequence[str], arguments: argparse.Namespace, request: Request) -> None:
+    """Draw the plots that were asked for, or all for which there are data."""
+    for name in asked:
+        if plots.PLOTS[name].over and not arguments.over:
+            raise UserError(f"plot {name}: say over which setting, for example --over train.lr")
+    possible = [name for name, one in plots.PLOTS.items() if arguments.over or not one.over]
+    leaderboard = reports.load_leaderboard(arguments, request)
+    for name in asked or possible:
+        one = plots.PLOTS[name]
+        try:
+            if one.over:
+                from gcdbench.report.sensitivity import collect_varied
+
+                any_code = arguments.any_code
+                varied = collect_varied(
+                    request, arguments.results, arguments.over, any_code=any_code
+                )
+                figure = one.draw(varied)
+            else:
+                figure = one.draw(leaderboard)
+        except plots.NothingToDraw as reason:
+            if asked:
+                raise
+            log.info("%s", reason)
+            continue
+        _write(figure, reports.folder(arguments) / f"{leaderboard.suite}-{name}")
+
+
+def _draw_cells(asked: Sequence[str], arguments: argparse.Namespace, request: Request) -> None:
     from gcdbench.experiment.plan import make_cells
-    from gcdbench.report.plots import write
 
     start = reports.folder(arguments) / reports.suite_name(request)
+    options = Options(arguments.results, arguments.block, tuple(arguments.sets), arguments.rows)
     for cell in make_cells(request):
-        for kind in kinds:
-            for suffix, figure in DRAWERS[kind](cell, arguments):
-                name = f"{kind}-{cell.dataset}-{cell.spec.text}-seed{cell.seed}{suffix}"
-                for path in write(figure, start.with_name(f"{start.name}-{name}")):
-                    sys.stdout.write(f"{path}\n")
+        for name in asked:
+            for suffix, figure in CELL_PLOTS[name].draw(cell, options):
+                end = f"{name}-{cell.dataset}-{cell.spec.text}-seed{cell.seed}{suffix}"
+                _write(figure, start.with_name(f"{start.name}-{end}"))
 
 
-def _caption(cell: Cell) -> str:
-    return f"{cell.label} (record {cell.key})"
+def _write(figure: Figure, path: Path) -> None:
+    """Write a figure and print the paths of its files."""
+    from gcdbench.report.plots.canvas import write
 
-
-def _pca(cell: Cell, arguments: argparse.Namespace) -> Drawn:
-    from gcdbench.cell_plots.pca import pca
-    from gcdbench.cell_plots.trained import Trained
-
-    yield "", pca(Trained.load(cell, arguments.results), _caption(cell))
-
-
-def _attention(cell: Cell, arguments: argparse.Namespace) -> Drawn:
-    from gcdbench.cell_plots.attention import attention
-    from gcdbench.cell_plots.trained import Trained
-
-    trained = Trained.load(cell, arguments.results)
-    yield "", attention(trained, _caption(cell), block=arguments.block)
-
-
-def _clusters(cell: Cell, arguments: argparse.Namespace) -> Drawn:
-    from gcdbench.cell_plots import choice
-    from gcdbench.cell_plots.clusters import clusters
-    from gcdbench.experiment.records import Damaged, cell_folder, read_done, read_predictions
-
-    record, problem = read_done(arguments.results, cell), cell.problem()
-    if isinstance(record, Damaged):
-        raise UserError(f"{record.path} {record.reason}; train the cell again (gcdbench run ...)")
-    if record is None:
-        raise UserError(f"{cell.label} has no record; train it first (gcdbench run ...)")
-    predicted = read_predictions(cell_folder(arguments.results, cell), record)
-    if isinstance(predicted, str):
-        raise UserError(f"{cell.label} {predicted}; train it again (gcdbench run ...)")
-    for name in choice.sets(record, problem, arguments.sets):
-        figure = clusters(problem, name, predicted[name], _caption(cell), number=arguments.rows)
-        yield f"-{name.replace('/', '-')}", figure
-
-
-DRAWERS: dict[str, Callable[[Cell, argparse.Namespace], Drawn]] = {
-    "pca": _pca,
-    "attention": _attention,
-    "clusters": _clusters,
-}
+    for written in write(figure, path):
+        sys.stdout.write(f"{written}\n")

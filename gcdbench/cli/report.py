@@ -1,4 +1,4 @@
-"""The verbs leaderboard, plot and report: their arguments and what they do.
+"""The verbs leaderboard and report: their arguments and what they do.
 
 Heavy modules are imported inside the functions, so that ``--help`` stays fast.
 """
@@ -6,57 +6,39 @@ Heavy modules are imported inside the functions, so that ``--help`` stays fast.
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import shlex
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gcdbench.errors import UserError
+from gcdbench.report.plots import PLOTS
 
 if TYPE_CHECKING:
-    from gcdbench.experiment.plan import Request
-    from gcdbench.report.leaderboard import Board
+    from gcdbench.experiment.plan import Cell, Request
+    from gcdbench.report.leaderboard import Leaderboard
 
 FORMATS = ("md", "csv", "latex", "json")
-PLOTS = {
-    "bars": "accuracies with deviations, All, Old and New",
-    "drop": "shifted against source accuracy",
-    "radar": "a polygon per method over all evaluation sets",
-    "errors": "where images end up: old and new taken for each other",
-    "curves": "loss and accuracy by epoch",
-    "critical": "average ranks with Nemenyi's critical difference",
-    "corruptions": "heat maps by corruption and severity",
-    "sensitivity": "accuracy by the value of one setting (give --over)",
-}
 log = logging.getLogger("gcdbench")
 
 
 def add_leaderboard(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``leaderboard``."""
     parser.add_argument("--format", choices=FORMATS, default="md", help="printed to stdout")
-    _add_out(parser)
-
-
-def add_plot(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``plot``."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "plots:\n" + "\n".join(f"  {name:<12} {text}" for name, text in PLOTS.items())
-    parser.add_argument(
-        "kinds", nargs="*", metavar="PLOT", help="see below (default: all that the records allow)"
-    )
-    parser.add_argument(
-        "--over", metavar="SETTING", help="what sensitivity varies: train.lr, task.num_classes"
-    )
-    _add_out(parser)
+    add_out(parser)
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``report``."""
-    _add_out(parser)
+    add_out(parser)
 
 
-def _add_out(parser: argparse.ArgumentParser) -> None:
+def add_out(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that says where files are written."""
     parser.add_argument(
         "--any-code",
         action="store_true",
@@ -72,74 +54,58 @@ def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
     """Write the leaderboard in all formats and print one of them."""
     from gcdbench.report.formats import FORMATS, write_all
 
-    board = _board(arguments, request)
-    paths = write_all(board, folder(arguments))
-    sys.stdout.write(FORMATS[arguments.format](board))
+    leaderboard = load_leaderboard(arguments, request)
+    paths = write_all(leaderboard, folder(arguments))
+    sys.stdout.write(FORMATS[arguments.format](leaderboard))
     log.info("written: %s", ", ".join(map(str, paths)))
     return 0
-
-
-def plot(arguments: argparse.Namespace, request: Request) -> int:
-    """Draw the requested plots, or all for which there are data."""
-    if "sensitivity" in arguments.kinds and not arguments.over:
-        raise UserError("plot sensitivity: say over which setting, for example --over train.lr")
-
-    from gcdbench.report import plots
-
-    kinds = arguments.kinds or [*plots.PLOTS, *(["sensitivity"] if arguments.over else [])]
-    board = _board(arguments, request)
-    for kind in kinds:
-        try:
-            figure = (
-                _sensitivity(arguments, request)
-                if kind == "sensitivity"
-                else plots.PLOTS[kind](board)
-            )
-        except plots.NothingToDraw as reason:
-            if arguments.kinds:
-                raise
-            log.info("%s", reason)
-            continue
-        for path in plots.write(figure, folder(arguments) / f"{board.suite}-{kind}"):
-            sys.stdout.write(f"{path}\n")
-    return 0
-
-
-def _sensitivity(arguments: argparse.Namespace, request: Request) -> Any:
-    from gcdbench.report.plots import sensitivity
-    from gcdbench.report.sensitivity import collect_varied
-
-    any_code = _any_code(arguments)
-    return sensitivity(
-        collect_varied(request, arguments.results, arguments.over, any_code=any_code)
-    )
 
 
 def report(arguments: argparse.Namespace, request: Request) -> int:
     """Write the page and print its path."""
-    sys.stdout.write(f"{_write_page(_board(arguments, request), arguments, request)}\n")
+    with _no_garbage_collection():
+        path = _write_page(load_leaderboard(arguments, request), arguments, request)
+    sys.stdout.write(f"{path}\n")
     return 0
 
 
-def publish(arguments: argparse.Namespace, request: Request) -> None:
-    """Write leaderboard, page and bars after a run, and print the leaderboard."""
-    from gcdbench.report import plots
-    from gcdbench.report.formats import write_all
-    from gcdbench.report.formats.markdown import markdown
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Pause the garbage collector: nothing can be freed here, and it takes a tenth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
-    board = _board(arguments, request)
+
+def publish(
+    arguments: argparse.Namespace, request: Request, cells: Sequence[Cell] | None = None
+) -> None:
+    """Write leaderboard, page and bars after a run, and print the leaderboard."""
+    from gcdbench.report.formats import write_all
+    from gcdbench.report.formats.markdown import as_markdown
+    from gcdbench.report.plots.canvas import write
+
+    leaderboard = load_leaderboard(arguments, request, cells)
     target = folder(arguments)
-    paths = [*write_all(board, target), _write_page(board, arguments, request)]
-    paths += plots.write(plots.PLOTS["bars"](board), target / f"{board.suite}-bars")
-    sys.stdout.write(markdown(board))
+    paths = [*write_all(leaderboard, target), _write_page(leaderboard, arguments, request)]
+    paths += write(PLOTS["bars"].draw(leaderboard), target / f"{leaderboard.suite}-bars")
+    sys.stdout.write(as_markdown(leaderboard))
     log.info("written: %s", ", ".join(map(str, paths)))
 
 
-def _board(arguments: argparse.Namespace, request: Request) -> Board:
+def load_leaderboard(
+    arguments: argparse.Namespace, request: Request, cells: Sequence[Cell] | None = None
+) -> Leaderboard:
+    """Compute the leaderboard of a request; say which records were left out."""
     from gcdbench.report.collect import collect
-    from gcdbench.report.leaderboard import make
+    from gcdbench.report.leaderboard import make_leaderboard
 
-    collection = collect(request, arguments.results, any_code=_any_code(arguments))
+    any_code = _any_code(arguments)
+    collection = collect(request, arguments.results, any_code=any_code, cells=cells)
     by_reason: dict[str, list[str]] = {}
     for one in collection.left_out:
         by_reason.setdefault(one.reason, []).append(one.path)
@@ -148,7 +114,7 @@ def _board(arguments: argparse.Namespace, request: Request) -> Board:
         log.warning("left out: %s%s: %s", paths[0], more, reason)
     if not collection.records:
         raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
-    return make(collection, suite_name(request))
+    return make_leaderboard(collection, suite_name(request))
 
 
 def _any_code(arguments: argparse.Namespace) -> bool:
@@ -165,15 +131,16 @@ def suite_name(request: Request) -> str:
 
 def folder(arguments: argparse.Namespace) -> Path:
     """Return the folder that reports are written to."""
-    return getattr(arguments, "out", None) or arguments.results / "leaderboard"
+    return Path(getattr(arguments, "out", None) or arguments.results / "leaderboard")
 
 
-def _write_page(board: Board, arguments: argparse.Namespace, request: Request) -> Path:
+def _write_page(leaderboard: Leaderboard, arguments: argparse.Namespace, request: Request) -> Path:
     from gcdbench.core.files import write_atomically
     from gcdbench.report.page.build import page
 
-    path = folder(arguments) / f"{board.suite}.html"
-    write_atomically(path, page(board, command=_command(request, _any_code(arguments))).encode())
+    path = folder(arguments) / f"{leaderboard.suite}.html"
+    command = _command(request, _any_code(arguments))
+    write_atomically(path, page(leaderboard, command=command).encode())
     return path
 
 

@@ -152,4 +152,4 @@ def _publish(arguments: argparse.Namespace, request: Request, cells: Sequence[Ce
     from gcdbench.cli import report
 
     methods = tuple(dict.fromkeys(cell.spec.text for cell in cells))
-    report.publish(arguments, dataclasses.replace(request, methods=methods))
+    report.publish(arguments, dataclasses.replace(request, methods=methods), cells)

@@ -69,13 +69,13 @@ def describe_plugin(info: registry.PluginInfo, fields: Mapping[str, Mapping[str,
 
 def paper_results(method: str) -> str:
     """Return a method's numbers in the HiLo paper's main tables, empty if there are none."""
-    from gcdbench.report import paper_numbers as published
+    from gcdbench.report import paper_numbers
 
     rows = [
         triple
         for table in ("ssb_c", "domainnet")
-        for triple in published.triples(table)
-        if (triple.method, triple.variant) == (published.title(method), "")
+        for triple in paper_numbers.triples(table)
+        if (triple.method, triple.variant) == (paper_numbers.title(method), "")
     ]
     if not rows:
         return ""
@@ -91,7 +91,7 @@ def paper_results(method: str) -> str:
             for row in rows
             if row.dataset == dataset
         ]
-        lines.append(f"  {published.dataset_title(dataset) or dataset:<16} {'   '.join(cells)}")
+        lines.append(f"  {paper_numbers.dataset_title(dataset) or dataset:<16} {'   '.join(cells)}")
     return "\n".join(lines) + "\n"
 
 

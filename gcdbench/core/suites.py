@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Suite:
         path = Path(name) if name.endswith((".yaml", ".yml")) else suites().get(name)
         if path is None:
             raise unknown("suite", name, suites())
-        data = load_yaml(path)
+        data = dict(_read(path, _stamp(path)))
         check_keys(data, _SUITE_KEYS, str(path))
         if not isinstance(data.get("datasets"), dict) or not data["datasets"]:
             raise UserError(f"{path}: a suite needs a mapping 'datasets' with at least one entry")
@@ -75,6 +76,21 @@ class Suite:
                     kind
                 ):  # a broken plug-in is reported when it is used
                     raise unknown(kind, name, registry.available(kind), where) from error
+
+
+@cache
+def _read(path: Path, stamp: tuple[int, int] | None) -> Mapping[str, Any]:
+    """Read a suite's file; one command does so once, whoever asks."""
+    return load_yaml(path)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return what changes when a file does, or None if there is none."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_size
 
 
 def _check_suite(data: Mapping[str, Any], path: Path) -> Iterator[tuple[str, str, str]]:

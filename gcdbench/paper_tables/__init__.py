@@ -1,1 +1,1 @@
-"""The paper's tables as commands: what they plan, what was measured, and the paper beside it."""
+"""The paper's tables as commands: their cells, and measured next to printed numbers."""

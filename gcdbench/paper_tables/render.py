@@ -8,7 +8,8 @@ import math
 from collections.abc import Sequence
 
 from gcdbench.paper_tables.results import Block, Line, Number, Result
-from gcdbench.report.formats.markdown import DASH, conditions, number, signed
+from gcdbench.report.columns import DASH, number, signed
+from gcdbench.report.formats.markdown import conditions
 from gcdbench.report.titles import dataset_title
 
 _FIELDS = (
@@ -18,7 +19,7 @@ _FIELDS = (
 
 
 def markdown(result: Result) -> str:
-    """Return a table as Markdown that can be read in a terminal, too."""
+    """Return a table as Markdown with aligned columns, readable in a terminal."""
     table, plan = result.plan.table, result.plan
     parts = [f"# {table.name}: {table.title}", _about(result)]
     for block in result.blocks:
@@ -54,7 +55,7 @@ def _field(value: float) -> str:
 
 
 def _about(result: Result) -> str:
-    """Say in a few sentences what is shown."""
+    """Return a few sentences on what the table shows."""
     table, plan = result.plan.table, result.plan
     text = "Clustering accuracy in percent"
     if any(len(entry.cells) > 1 for entry in plan.entries):
@@ -82,13 +83,13 @@ def _block(block: Block) -> str:
         first = split == keys[0][1]
         head.append(f"{block.columns[name]} {split}" if first else split)
     rows = [row for line in block.lines for row in _lines(line)]
-    if all(row[1] == "measured" for row in rows):  # nothing to tell apart
+    if all(row[1] == "measured" for row in rows):  # the kind of row need not be shown
         return _aligned(head[1:], [[row[0], *row[2:]] for row in rows], left=1)
     return _aligned(head, rows, left=2)
 
 
 def _lines(line: Line) -> list[list[str]]:
-    """Return what is known of a row: paper, measured, difference."""
+    """Return the lines of a row: paper, measured and difference, as far as known."""
     numbers = list(line.numbers.values())
     printed = any(not math.isnan(one.paper) for one in numbers)
     planned = len(line.entry.cells)
@@ -108,7 +109,7 @@ def _as_printed(one: Number) -> str:
 
 
 def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    """Return a Markdown table whose columns stand below each other."""
+    """Return a Markdown table with aligned columns."""
     widths = [max(3, *(len(row[i]) for row in (head, *rows))) for i in range(len(head))]
     rule = ["-" * w if i < left else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""The numbers of a table: what its cells have recorded, and what the paper prints."""
+"""The numbers of a table: those recorded by its cells, and those printed in the paper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gcdbench.experiment.plan import Cell
 from gcdbench.experiment.record import SPLITS as FIELDS
 from gcdbench.experiment.record import Record
 from gcdbench.paper_tables.tables import SPLITS, Entry, Panel, Plan, identity
-from gcdbench.report import paper_numbers as published
+from gcdbench.report import paper_numbers
 from gcdbench.report.collect import percent
 from gcdbench.report.titles import set_title
 
@@ -69,7 +69,7 @@ class Result:
 
 
 def gather(plan: Plan, results: Path) -> Result:
-    """Read the records of a table's cells and put the paper's numbers beside them."""
+    """Return a table with the numbers of its records and of the paper."""
     found = {key: record for key, cell in plan.cells.items() if (record := _read(results, cell))}
     by_panel: dict[str, list[Entry]] = {}
     for entry in plan.entries:
@@ -81,7 +81,7 @@ def gather(plan: Plan, results: Path) -> Result:
 def _read(results: Path, cell: Cell) -> Record | None:
     try:
         record = records.read_done(results, cell)
-    except UserError:  # without the dataset there is no telling
+    except UserError:  # the dataset is missing, so the key is unknown
         return None
     return record if isinstance(record, Record) else None
 
@@ -106,11 +106,11 @@ def _block(plan: Plan, entries: list[Entry], found: Mapping[str, Record]) -> Blo
     return Block(panel, columns, lines)
 
 
-def _printed(plan: Plan, panel: Panel) -> dict[tuple[str, str], dict[str, published.Triple]]:
+def _printed(plan: Plan, panel: Panel) -> dict[tuple[str, str], dict[str, paper_numbers.Triple]]:
     """Return the paper's numbers of a panel by row (method, variant) and evaluation set."""
-    found: dict[tuple[str, str], dict[str, published.Triple]] = {}
+    found: dict[tuple[str, str], dict[str, paper_numbers.Triple]] = {}
     if panel.paper:
-        for triple in (t for name in plan.table.paper for t in published.triples(name)):
+        for triple in (t for name in plan.table.paper for t in paper_numbers.triples(name)):
             if triple.dataset == panel.paper:
                 found.setdefault((triple.method, triple.variant), {})[triple.domain] = triple
     rows = {entry.row.paper for entry in plan.entries if entry.panel == panel}
@@ -144,7 +144,9 @@ def _mean_share(shares: list[float | None]) -> float | None:
     return statistics.fmean(known) if len(known) == len(shares) else None
 
 
-def _number(seeds: list[Scores], paper: published.Triple | None, name: str, split: str) -> Number:
+def _number(
+    seeds: list[Scores], paper: paper_numbers.Triple | None, name: str, split: str
+) -> Number:
     values = [percent(s[name][split.lower()]) for s in seeds if name in s]
     return Number(
         mean=statistics.fmean(values) if values else math.nan,
@@ -171,6 +173,6 @@ def columns_of(record: Record, kinds: Iterable[str]) -> Scores:
     }
     chosen = (item for kind in kinds for item in by_kind[kind].items())
     return {
-        published.normal_name(name): {split: scores.rate(split) for split in FIELDS}
+        paper_numbers.normal_name(name): {split: scores.rate(split) for split in FIELDS}
         for name, scores in chosen
     }

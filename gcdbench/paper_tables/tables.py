@@ -1,4 +1,4 @@
-"""Tables of the paper as data: rows x datasets x columns, and the cells behind them.
+"""Tables of the paper as data: rows x datasets x columns, and their cells.
 
 A table is a YAML file in benchmarks/paper (its README says how one is written). Cells are those of
 the ordinary plan: two tables that ask for the same experiment share the cell, and nothing is
@@ -23,7 +23,7 @@ from gcdbench.experiment.plan import Cell, Request, make_cells
 
 FOLDER = bundled("benchmarks") / "paper"
 SCALES = ("paper", "embedded")
-# what of a dataset's evaluation sets makes columns; shifted is the mean if there are corruptions
+# evaluation sets that can be columns; shifted is the mean over corruptions if there are any
 COLUMNS = ("source", "shifted", "others", "unseen", "corruptions")
 SPLITS = ("All", "Old", "New")
 _TABLE_KEYS = {
@@ -42,7 +42,7 @@ class Row:
     spec: str
     paper: tuple[str, str]  # method and variant in the paper's numbers
     settings: Mapping[str, Mapping[str, Any]]
-    embedded: Mapping[str, Mapping[str, Any]] | None  # other settings there; None: it has no place
+    embedded: Mapping[str, Mapping[str, Any]] | None  # settings there; None: not there
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Plan:
-    """A table with the cells behind it."""
+    """A table with its cells."""
 
     table: Table
     scale: str
@@ -91,7 +91,7 @@ class Plan:
 
     @property
     def cells(self) -> dict[str, Cell]:
-        """All cells by what makes them an experiment of their own."""
+        """All distinct cells by their identity."""
         return distinct(c for e in self.entries for cells in e.cells.values() for c in cells)
 
 
@@ -113,7 +113,7 @@ def tables() -> dict[str, Path]:
 
 
 def identity(cell: Cell) -> str:
-    """Return what makes a cell an experiment of its own: its settings.
+    """Return the settings of a cell as text, which identify the experiment.
 
     Unlike the key this needs no data on disk. Cells of equal settings have equal keys: the rest of
     a key (data, weights, code) is a function of the settings.
@@ -186,7 +186,7 @@ def _rows(rows: Mapping[str, Any], table: Mapping[str, Any], path: Path) -> Iter
 
 
 def make_plans(chosen: Iterable[Table], choice: Choice) -> list[Plan]:
-    """Return the cells of tables, on their own datasets or on what stands for them."""
+    """Return the cells of tables, on the paper's datasets or on the embedded ones."""
     chosen = list(chosen)
     _check_choice(chosen, choice)
     return [make_plan(table, choice) for table in chosen]
@@ -212,7 +212,7 @@ def make_plan(table: Table, choice: Choice) -> Plan:
 
 
 def at_scale(panel: Panel, scale: str) -> Panel | None:
-    """Return a panel, or what stands for it on the embedded suites if something does."""
+    """Return a panel, or its replacement on the embedded suites; None if there is none."""
     known = stand_ins()
     own = [[panel.suite, name] for name in panel.datasets]
     if scale == "paper" or all(pair in known.values() for pair in own):
@@ -232,7 +232,7 @@ def stand_ins() -> dict[str, list[str]]:
 
 
 def _suite(name: str) -> str:
-    """Return how a plan calls a suite: files are looked for below the folder of the tables."""
+    """Return a suite's name or path; files are searched in the folder of the tables."""
     return str(FOLDER / name) if (FOLDER / name).is_file() else name
 
 

@@ -1,1 +1,1 @@
-"""Records to leaderboards and plots; nothing here imports torch."""
+"""Turn records into leaderboards, plots and a page; nothing here imports torch."""

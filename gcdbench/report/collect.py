@@ -1,4 +1,4 @@
-"""From records to one tidy table; what cannot be trusted is named and left out."""
+"""Read the records of a request into one tidy table; name those that are left out, and why."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
     @property
     def label(self) -> str:
-        """How messages name the cell."""
+        """Name of the cell in messages."""
         return f"{self.method} on {self.dataset}, seed {self.seed}"
 
 
@@ -50,7 +50,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Truth:
-    """The labels of a dataset's evaluation sets, to tell which predictions are right."""
+    """The labels of a dataset's evaluation sets."""
 
     classes: tuple[str, ...]  # old ones first
     num_old: int
@@ -67,7 +67,7 @@ class Collection:
     planned: list[Place] = field(default_factory=list)  # in the order of the plan
     missing: list[Place] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
-    folders: dict[str, Path] = field(default_factory=dict)  # key -> where the record lies
+    folders: dict[str, Path] = field(default_factory=dict)  # key -> folder of the record
     truths: dict[str, Truth] = field(default_factory=dict)  # by dataset
     description: str = ""  # of the suite
 
@@ -77,21 +77,28 @@ class Collection:
         return list(dict.fromkeys(place.dataset for place in self.planned))
 
 
-def collect(request: Request, results: Path, *, any_code: bool = False) -> Collection:
+def collect(
+    request: Request,
+    results: Path,
+    *,
+    any_code: bool = False,
+    cells: Sequence[Cell] | None = None,
+) -> Collection:
     """Read the records of exactly the requested cells; all recorded methods if none is named.
 
     With ``any_code``, a cell without a record of its own takes the newest one that was made by
-    another version of the code with the same settings, split and weights.
+    another version of the code with the same settings, split and weights. ``cells`` are those of
+    the request, if they have been planned already.
     """
     suite = Suite.load(request.suite)
     sound, left_out = _read(results)
-    if not request.methods:
+    if cells is None and not request.methods:
         left_out += _of_unknown_methods(sound, suite, results)
         request = _with_recorded_methods(request, sound.values(), suite)
-    cells = {cell.key: cell for cell in make_cells(request)}
+    by_key = {cell.key: cell for cell in (make_cells(request) if cells is None else cells)}
     chosen: dict[str, tuple[Path, Record]] = {}
     others: dict[str, list[tuple[Path, Record]]] = {}
-    wanted = {_place(cell): cell for cell in cells.values()}
+    wanted = {_place(cell): cell for cell in by_key.values()}
     for path, record in sound.items():
         cell = wanted.get(Place(record.dataset, record.method, record.seed))
         if cell is None:
@@ -112,13 +119,13 @@ def collect(request: Request, results: Path, *, any_code: bool = False) -> Colle
         reason = "is of another version than the record that is used"
         left_out += [LeftOut(_below(path, results), "stale", reason) for path, _ in found]
     return Collection(
-        table=tidy([chosen[key][1] for key in cells if key in chosen]),
-        records=[chosen[key][1] for key in cells if key in chosen],
+        table=tidy([chosen[key][1] for key in by_key if key in chosen]),
+        records=[chosen[key][1] for key in by_key if key in chosen],
         planned=list(wanted),
-        missing=[_place(cell) for key, cell in cells.items() if key not in chosen],
+        missing=[_place(cell) for key, cell in by_key.items() if key not in chosen],
         left_out=sorted(left_out, key=lambda one: one.path),
         folders={record.key: path.parent for path, record in chosen.values()},
-        truths=_truths(cells.values()),
+        truths=_truths(by_key.values()),
         description=suite.description,
     )
 
@@ -143,7 +150,7 @@ def tidy(chosen: Sequence[Record]) -> pd.DataFrame:
 
 
 def percent(share: float | None) -> float:
-    """Turn a recorded fraction into percent; what JSON calls null is NaN."""
+    """Return a recorded fraction in percent; NaN for null."""
     return float("nan") if share is None else 100 * share
 
 
@@ -183,7 +190,7 @@ def _of_unknown_methods(sound: Mapping[Path, Record], suite: Suite, results: Pat
 def _known(spec: str) -> bool:
     try:
         MethodSpec.parse(spec)
-    except UserError:  # a plug-in that is not here now
+    except UserError:  # its plug-in is not installed
         return False
     return True
 

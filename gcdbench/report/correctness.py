@@ -1,4 +1,4 @@
-"""Which images a cell got right, from its recorded predictions."""
+"""Which images a cell classified correctly, from its recorded predictions."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from gcdbench.report.collect import Truth
 
 
 def right(preds: NDArray[np.integer], labels: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Tell for each image whether it lies in the cluster that is matched to its class."""
-    return match(preds, labels)[preds] == labels
+    """Return for each image whether its cluster is matched to its class."""
+    correct: NDArray[np.bool_] = match(preds, labels)[preds] == labels
+    return correct
 
 
 def match(preds: NDArray[np.integer], labels: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return the class that each cluster is matched to.
 
-    The matching is the evaluator's: rows are clusters, so that ties are settled the same way.
+    Rows are clusters, as in the evaluator, so that ties are resolved as there.
     """
     from scipy.optimize import linear_sum_assignment
 
     side = 1 + int(max(preds.max(), labels.max()))
     pairs = preds.astype(np.int64) * side + labels
     counts = np.bincount(pairs, minlength=side * side).reshape(side, side)
-    return linear_sum_assignment(float(counts.max()) - counts)[1]
+    classes: NDArray[np.int64] = linear_sum_assignment(float(counts.max()) - counts)[1]
+    return classes
 
 
 def right_images(

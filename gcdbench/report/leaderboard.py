@@ -1,4 +1,4 @@
-"""The numbers of a leaderboard: means over seeds, intervals, ranks, and the paper beside them."""
+"""Compute the numbers of a leaderboard: means over seeds, intervals, ranks, the paper's numbers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gcdbench.experiment.record import Record
-from gcdbench.report import paper_numbers as published
-from gcdbench.report import statistics
-from gcdbench.report import titles as names
+from gcdbench.report import paper_numbers, statistics, titles
 from gcdbench.report.collect import SPLITS, Collection
 
+Key = tuple[Any, ...]  # dataset, set, split, method
 ROLES = ("source", "shifted", "unseen", "validation")
 
 
@@ -36,7 +36,7 @@ class Number:
     low: float = math.nan  # 95% interval of the mean, over seeds
     high: float = math.nan
     rank: int | None = None  # among the methods that have this number
-    compared: int = 0  # how many these are
+    compared: int = 0  # number of these methods
     paper: float = math.nan
     delta: float = math.nan  # mean - paper
     impossible: bool = False  # the paper's own All does not lie between its Old and New
@@ -54,11 +54,11 @@ class Number:
 
 @dataclass(frozen=True)
 class Standing:
-    """A method over all datasets; its means are NaN if it lacks one that others have."""
+    """A method over all datasets; its means are NaN if it lacks a dataset that others have."""
 
     method: str
     means: Mapping[str, float]  # of All, by role
-    interval: statistics.Interval  # of the mean that counts
+    interval: statistics.Interval  # of the mean that methods are ranked by
     rank: float  # average over datasets
     recorded: int  # cells
     planned: int
@@ -66,13 +66,13 @@ class Standing:
 
     @property
     def drop(self) -> float:
-        """What the shift costs, in points."""
+        """The accuracy that the shift costs, in points."""
         return self.means["source"] - self.means["shifted"]
 
 
 @dataclass(frozen=True)
-class Board:
-    """All that a leaderboard shows, computed from a collection of records."""
+class Leaderboard:
+    """A leaderboard, computed from a collection of records."""
 
     suite: str
     collection: Collection
@@ -88,7 +88,7 @@ class Board:
     @property
     def rows(self) -> list[str]:
         """Methods in the order of the paper's tables."""
-        return names.in_order(self.methods)
+        return titles.in_order(self.methods)
 
     @property
     def incomplete(self) -> list[str]:
@@ -102,7 +102,7 @@ class Board:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """What methods are compared by: one row per dataset and seed, one column per method."""
+        """Scores by which methods are compared: a row per dataset and seed, a column per method."""
         found = statistics.scores(self.collection.table, role=self.role)
         return found[[method for method in self.methods if method in found.columns]]
 
@@ -118,7 +118,7 @@ class Board:
 
     @cached_property
     def caveats(self) -> list[str]:
-        """What may not be concluded, in sentences."""
+        """Sentences on what may not be concluded from the numbers."""
         return [*statistics.caveats(self.scores), *_unreadable(self.collection.records)]
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
@@ -137,10 +137,10 @@ class Board:
         return triples
 
 
-def make(collection: Collection, suite: str) -> Board:
-    """Compute a leaderboard."""
+def make_leaderboard(collection: Collection, suite: str) -> Leaderboard:
+    """Return the leaderboard of a collection of records."""
     role = "shifted" if "shifted" in set(collection.table["role"]) else "source"
-    return Board(suite, collection, role, _numbers(collection), _standings(collection, role))
+    return Leaderboard(suite, collection, role, _numbers(collection), _standings(collection, role))
 
 
 def _unreadable(recorded: Iterable[Record]) -> list[str]:
@@ -171,10 +171,10 @@ def _numbers(collection: Collection) -> list[Number]:
 
 
 def _planned_numbers(collection: Collection) -> Iterator[Number]:
-    """Yield all numbers that there will be, by dataset, set, split and method."""
+    """Yield the numbers of all planned cells, without values: by dataset, set, split, method."""
     sets = collection.table[["dataset", "set", "role"]].drop_duplicates().to_numpy().tolist()
     seeds = Counter((place.dataset, place.method) for place in collection.planned)
-    methods = names.in_order(place.method for place in collection.planned)
+    methods = titles.in_order(place.method for place in collection.planned)
     for dataset in collection.datasets:
         for owner, name, role in sets:
             if owner == dataset:
@@ -184,12 +184,12 @@ def _planned_numbers(collection: Collection) -> Iterator[Number]:
                         yield Number(dataset, name, role, split, method, planned)
 
 
-def _intervals(values: Mapping[tuple, np.ndarray]) -> dict[tuple, tuple[float, float]]:
-    """Return the interval of each mean; those over equally many seeds are made at once."""
-    by_count: dict[int, list[tuple]] = {}
+def _intervals(values: Mapping[Key, np.ndarray]) -> dict[Key, tuple[float, float]]:
+    """Return the interval of each mean; means over equally many seeds are resampled together."""
+    by_count: dict[int, list[Key]] = {}
     for key, found in values.items():
         by_count.setdefault(len(found), []).append(key)
-    bounds: dict[tuple, tuple[float, float]] = {}
+    bounds: dict[Key, tuple[float, float]] = {}
     for count, keys in by_count.items():
         if count > 1:
             rows = statistics.intervals(np.stack([values[key] for key in keys]), (count,))
@@ -211,7 +211,7 @@ def _measured(number: Number, values: np.ndarray, bounds: tuple[float, float]) -
 
 
 def _with_paper(number: Number) -> Number:
-    found = published.find(number.dataset, number.method, number.set, number.role, number.split)
+    found = paper_numbers.find(number.dataset, number.method, number.set, number.role, number.split)
     if found is None:
         return number
     return replace(number, paper=found.accuracy, impossible=found.impossible)
@@ -250,7 +250,7 @@ def _standings(collection: Collection, role: str) -> list[Standing]:
             recorded=planned[method] - missing[method],
             planned=planned[method],
         )
-        for method in names.in_order(planned)
+        for method in titles.in_order(planned)
     ]
     scored = [s for s in standings if not math.isnan(s.means[role])]
     scored.sort(key=lambda standing: -standing.means[role])

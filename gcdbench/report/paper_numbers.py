@@ -1,4 +1,4 @@
-"""The paper's printed numbers, and which of them a measured number is to be held against."""
+"""The paper's printed numbers, and which of them a measured number is compared with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent / "paper"
 TOLERANCE = 0.05  # points; each of All, Old and New is printed with one decimal
 _MAIN = ("ssb_c.csv", "domainnet.csv")
-# names by which the same thing goes in suites and in the paper
+# names in suites and records -> name in the paper
 _ALIASES = {
     "cars-c": "scars-c",
     "stanford-cars-c": "scars-c",
@@ -61,7 +61,7 @@ class Triple:
 
 @cache
 def triples(name: str) -> tuple[Triple, ...]:
-    """Return the numbers of one file of the paper's, in the order of print.
+    """Return the numbers of one file, in the order in which the paper prints them.
 
     >>> triples("ncdd")[0].values
     {'All': 19.3, 'Old': 22.0, 'New': 15.4}
@@ -125,7 +125,7 @@ def _titles() -> dict[str, str]:
 
 
 def _accuracies() -> Iterator[dict[str, str]]:
-    # a number that several tables print is known by its main table
+    # a number that several tables print is taken from its main table
     paths = sorted(FOLDER.glob("*.csv"), key=lambda path: (path.name not in _MAIN, path.name))
     for path in paths:
         rows = _read(path)
@@ -143,7 +143,7 @@ def _place(row: dict[str, str]) -> tuple[str, str, str, str]:
 
 
 def _paper_dataset(row: dict[str, str]) -> str:
-    """Name a dataset as suites do: DomainNet's by the domains that are trained on."""
+    """Return a dataset's name in suites: DomainNet's are named by the domains trained on."""
     return normal_name(_printed_dataset(row))
 
 
@@ -161,7 +161,7 @@ def _impossible(values: dict[str, float]) -> bool:
 
 
 def normal_name(name: str) -> str:
-    """Return the one name of a dataset or domain that suites, records and the paper call otherwise.
+    """Return the common name of a dataset or domain, whose names differ in suites and the paper.
 
     >>> normal_name("Speckle"), normal_name("speckle_noise"), normal_name("Real+Painting")
     ('speckle', 'speckle', 'real+painting')
@@ -171,6 +171,6 @@ def normal_name(name: str) -> str:
 
 
 def _sorted_changes(spec: str) -> str:
-    """Write a spec's techniques in one order."""
+    """Return a spec with its techniques sorted."""
     method, *changes = re.split(r"(?=[+-])", spec)
     return method + "".join(sorted(changes))

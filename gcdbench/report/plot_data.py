@@ -1,4 +1,4 @@
-"""What plots show, as tables: the same for figures in print and on the page."""
+"""Compute what plots show, as tables."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pandas as pd
 from gcdbench.experiment.record import Record, SetScores
 from gcdbench.report import statistics
 from gcdbench.report.collect import percent
-from gcdbench.report.leaderboard import Board
+from gcdbench.report.leaderboard import Leaderboard
 
-# where an image can end up; with protocol v2 the shares add up to one
+# what can happen to an image; with protocol v2 the shares add up to one
 OUTCOMES = {
     "all": "right",
     "old_to_wrong_old": "old → another old",
@@ -34,11 +34,11 @@ class Drop(NamedTuple):
     shifted_std: float
 
 
-def drops(board: Board) -> list[Drop]:
-    """Return what the shift costs each method on each dataset."""
+def drops(leaderboard: Leaderboard) -> list[Drop]:
+    """Return source and shifted accuracy of each method on each dataset that has both."""
     found: dict[tuple[str, Any, str], tuple[float, float]] = {}
     for role in ("source", "shifted"):
-        scores = statistics.scores(board.collection.table, role=role)
+        scores = statistics.scores(leaderboard.collection.table, role=role)
         for dataset, group in scores.groupby(level="dataset"):
             for method in group.columns:
                 seeds = group[method].dropna()
@@ -46,16 +46,16 @@ def drops(board: Board) -> list[Drop]:
                     found[role, dataset, method] = float(seeds.mean()), float(seeds.std())
     return [
         Drop(dataset, method, *found["source", dataset, method], *found["shifted", dataset, method])
-        for dataset in board.collection.datasets
-        for method in board.rows
+        for dataset in leaderboard.collection.datasets
+        for method in leaderboard.rows
         if ("source", dataset, method) in found and ("shifted", dataset, method) in found
     ]
 
 
-def outcomes(board: Board) -> pd.DataFrame:
-    """Return where images end up: percent per role, method and outcome, over datasets and seeds."""
+def outcomes(leaderboard: Leaderboard) -> pd.DataFrame:
+    """Return the percentage of each outcome per role and method, mean over datasets and seeds."""
     rows = []
-    for record in board.collection.records:
+    for record in leaderboard.collection.records:
         for name, scores in record.sets.items():
             if "/" in name or scores.role == "unseen":
                 continue

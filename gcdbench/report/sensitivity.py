@@ -1,4 +1,4 @@
-"""Records that differ from the requested cells in one setting only."""
+"""Collect records that differ from the requested cells in one setting only."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def collect_varied(
 
 
 def _defaults(cells: Iterable[Cell], path: str) -> dict[str, Any]:
-    """Return the value of a setting by dataset, where the methods have one in common."""
+    """Return the value of a setting by dataset, if all methods have the same."""
     found: dict[str, set[Any]] = {}
     for cell in cells:
         value = _value(cell.settings(), cell.problem().num_classes, path)
@@ -54,7 +54,7 @@ def _defaults(cells: Iterable[Cell], path: str) -> dict[str, Any]:
 
 
 def _path(setting: str, cell: Cell) -> str:
-    """Return where a setting stands in a record: ``hilo.k`` is ``config.hilo.k``."""
+    """Return the path of a setting in a record: ``hilo.k`` is ``config.hilo.k``."""
     known = records.flat(cell.settings())
     for path in (setting, f"config.{setting}"):
         if path in known:

@@ -1,4 +1,4 @@
-"""How sure a leaderboard can be: intervals, paired tests and ranks over datasets.
+"""Uncertainty of a leaderboard: intervals, paired tests and ranks over datasets.
 
 Follows Demšar, Statistical Comparisons of Classifiers over Multiple Data Sets (JMLR 2006): datasets
 are the units; seeds are averaged first, because runs on one dataset are not independent evidence.
@@ -22,7 +22,7 @@ RESAMPLES = 10_000
 
 
 class Interval(NamedTuple):
-    """Bounds of an interval; NaN where there is nothing to vary."""
+    """Bounds of an interval; NaN if there is a single value."""
 
     low: float
     high: float
@@ -36,7 +36,7 @@ class Comparison:
     second: str
     difference: float  # mean of first - second, in points
     interval: Interval
-    unit: str  # what is paired: "dataset" or, where there is only one, "seed"
+    unit: str  # of a pair: "dataset" or, if there is only one, "seed"
     pairs: int
     wins: int  # of the first
     losses: int
@@ -54,7 +54,7 @@ class Ranking:
     chi2: float
     p: float
     critical_difference: float
-    groups: list[tuple[int, int]]  # first and last of methods that cannot be told apart
+    groups: list[tuple[int, int]]  # first and last of methods that do not differ significantly
 
 
 def scores(table: pd.DataFrame, *, role: str, split: str = "All") -> pd.DataFrame:
@@ -84,14 +84,14 @@ def intervals(values: NDArray[np.float64], seeds: tuple[int, ...]) -> NDArray[np
     """Return the bounds (n, 2) for n rows of values, in each ``seeds[d]`` of dataset ``d``."""
     if sum(seeds) == 1:
         return np.full((len(values), 2), np.nan)
-    means = (values @ _resamples(seeds)).round(9)  # beyond that it depends on the machine
+    means = (values @ _resamples(seeds)).round(9)  # further digits depend on the machine
     return np.quantile(means, [ALPHA / 2, 1 - ALPHA / 2], axis=1).T
 
 
 @cache
 def _resamples(seeds: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return what each value weighs in the mean of each resample, (values, resamples)."""
-    rng = np.random.RandomState(0)  # a report of the same records has the same bytes
+    """Return the weight of each value in the mean of each resample, (values, resamples)."""
+    rng = np.random.RandomState(0)  # so that the same records give the same bytes
     sizes, count = np.array(seeds), len(seeds)
     dataset = rng.randint(count, size=(RESAMPLES, count, 1))
     drawn = (rng.random_sample((RESAMPLES, count, max(seeds))) * sizes[dataset]).astype(int)
@@ -107,7 +107,7 @@ def _resamples(seeds: tuple[int, ...]) -> NDArray[np.float64]:
 def wilcoxon(differences: Sequence[float] | NDArray[np.float64]) -> float:
     """Return the exact two-sided p of the signed-rank test, also with ties.
 
-    Zeros are ranked and count half for either side, as Demšar does it.
+    Zeros are ranked, and half of their ranks counts for either side, as in Demšar's paper.
     """
     values = pd.Series(differences, dtype=float)
     doubled = (2 * values.abs().rank()).astype(int)  # ranks of ties may be halves
@@ -184,7 +184,7 @@ def rank(table: pd.DataFrame, *, alpha: float = ALPHA) -> Ranking | None:
 
 
 def critical_difference(methods: int, datasets: int, *, alpha: float = ALPHA) -> float:
-    """Return the difference of average ranks above which Nemenyi's test tells two methods apart."""
+    """Return the difference of average ranks above which two methods differ by Nemenyi's test."""
     from scipy.optimize import brentq
 
     q = brentq(lambda width: _range_within(width, methods) - (1 - alpha), 0.0, 50.0, xtol=1e-12)
@@ -192,10 +192,10 @@ def critical_difference(methods: int, datasets: int, *, alpha: float = ALPHA) ->
 
 
 def _range_within(width: float, count: int) -> float:
-    """Return the probability that so many standard normal numbers lie within a width.
+    """Return the probability that ``count`` standard normal numbers have a range below ``width``.
 
-    This is the studentised range with infinitely many degrees of freedom. scipy.stats has it too,
-    but takes longer to import than a report takes to make.
+    This is the studentised range with infinitely many degrees of freedom. scipy.stats has it, too,
+    but importing that takes longer than computing a report.
     """
     from scipy.special import ndtr
 
@@ -220,7 +220,7 @@ def _friedman(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _groups(ranks: Sequence[float], difference: float) -> list[tuple[int, int]]:
-    """Return the longest runs of sorted ranks that lie within a critical difference."""
+    """Return the longest runs of sorted ranks that span at most a critical difference."""
     runs: list[tuple[int, int]] = []
     for start, low in enumerate(ranks):
         end = max(i for i, value in enumerate(ranks) if value - low <= difference)
@@ -230,7 +230,7 @@ def _groups(ranks: Sequence[float], difference: float) -> list[tuple[int, int]]:
 
 
 def smallest_p(pairs: int) -> float:
-    """Return the least p that a signed-rank test of so many pairs can give.
+    """Return the smallest p that a signed-rank test of this many pairs can give.
 
     >>> smallest_p(3)
     0.25
@@ -239,7 +239,7 @@ def smallest_p(pairs: int) -> float:
 
 
 def pairs_needed(comparisons: int, *, alpha: float = ALPHA) -> int:
-    """Return how many pairs are needed before a test corrected for so many others can succeed.
+    """Return how many pairs a test needs to be significant if corrected for ``comparisons`` tests.
 
     >>> pairs_needed(1), pairs_needed(21)
     (6, 10)
@@ -248,7 +248,7 @@ def pairs_needed(comparisons: int, *, alpha: float = ALPHA) -> int:
 
 
 def caveats(table: pd.DataFrame) -> list[str]:
-    """Say in sentences what the number of seeds and datasets does not allow to claim."""
+    """Return sentences on what cannot be claimed with this number of seeds and datasets."""
     seeds = table.groupby(level="dataset").count()
     recorded = seeds.to_numpy()[seeds.to_numpy() > 0]
     fewest, datasets = int(recorded.min(initial=100)), len(seeds)

@@ -1,7 +1,7 @@
 """One colour, marker and hatch per method, the same in all plots and on the page.
 
-Colours are Okabe and Ito's, which people with any kind of colour vision can tell apart; markers and
-hatches say the same once more, for print in grey.
+Colours are Okabe and Ito's, which are distinguishable with any kind of colour vision; markers and
+hatches distinguish methods in print without colours.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from gcdbench.report import paper_numbers as published
-from gcdbench.report import titles as names
+from gcdbench.report import paper_numbers, titles
 
-# on white and on a dark page, in the order of the paper's rows; then what is left for others
+# on a white and on a dark page: in the order of the paper's rows, then for other methods
 _PALETTE = (
     ("#56B4E9", "#7CC7F2"),
     ("#E69F00", "#F0B429"),
@@ -41,7 +40,7 @@ _TINTS = (0.0, 0.45, -0.35, 0.65, -0.55)  # towards white (+) or black (-), for 
 
 @dataclass(frozen=True)
 class Look:
-    """How a method is drawn."""
+    """Colours, marker, hatch and line style of a method."""
 
     colour: str
     dark: str  # on a dark page
@@ -51,13 +50,13 @@ class Look:
 
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:
-    """Give each method its look: by the paper's row, variants as tints of their base."""
-    ordered = names.in_order(methods)
-    known = published.order()
-    others = [base for base in dict.fromkeys(map(names.base, ordered)) if base not in known]
-    found, variants = {}, dict.fromkeys(map(names.base, ordered), 0)
+    """Return the look of each method: by its row in the paper; variants are tints of their base."""
+    ordered = titles.in_order(methods)
+    known = paper_numbers.order()
+    others = [base for base in dict.fromkeys(map(titles.base, ordered)) if base not in known]
+    found, variants = {}, dict.fromkeys(map(titles.base, ordered), 0)
     for spec in ordered:
-        base = names.base(spec)
+        base = titles.base(spec)
         number = known.index(base) if base in known else len(known) + others.index(base)
         variant = variants[base]
         variants[base] += 1

@@ -1,4 +1,4 @@
-"""How reports name and order methods, datasets and evaluation sets."""
+"""Names and order of methods, datasets and evaluation sets in reports."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 
 from gcdbench.core import registry
 from gcdbench.errors import UserError
-from gcdbench.report import paper_numbers as published
+from gcdbench.report import paper_numbers
 
 
 def method_title(spec: str) -> str:
-    """Name a method as its paper does, with what is laid over it.
+    """Return the name of a method as in its paper, with its techniques.
 
     >>> method_title("hilo-patchmix")
     'HiLo − PatchMix'
     """
     method, *changes = re.split(r"(?=[+-])", spec)
-    title = published.title(method) or _class_name("method", method)
+    title = paper_numbers.title(method) or _class_name("method", method)
     for change in changes:
         sign = "+" if change[0] == "+" else "−"
         title += f" {sign} {_class_name('technique', change[1:])}"
@@ -25,18 +25,18 @@ def method_title(spec: str) -> str:
 
 
 def dataset_title(dataset: str) -> str:
-    """Name a dataset: as the paper if it has it, otherwise as the suite."""
-    return (published.dataset_title(dataset) or dataset).replace("+", " + ")
+    """Return the name of a dataset in the paper, or in the suite if the paper does not use it."""
+    return (paper_numbers.dataset_title(dataset) or dataset).replace("+", " + ")
 
 
 def set_title(name: str) -> str:
-    """Name an evaluation set: ``gaussian_noise`` is Gaussian noise."""
+    """Return the name of an evaluation set: ``gaussian_noise`` is Gaussian noise."""
     return name[:1].upper() + name[1:].replace("_", " ")
 
 
 def in_order(specs: Iterable[str]) -> list[str]:
-    """Order methods as the paper's rows, others behind them by name; variants follow their base."""
-    rows = {name: number for number, name in enumerate(published.order())}
+    """Return methods in the order of the paper's rows, then others by name; variants after base."""
+    rows = {name: number for number, name in enumerate(paper_numbers.order())}
 
     def key(spec: str) -> tuple[int, str, str]:
         method = base(spec)
@@ -51,7 +51,7 @@ def base(spec: str) -> str:
 
 
 def _class_name(kind: str, name: str) -> str:
-    """Return the name of the plug-in's class, or the plain name if the plug-in is not here."""
+    """Return the name of the plug-in's class, or the plain name if it is not installed."""
     try:
         return registry.get(kind, name).class_name
     except UserError:

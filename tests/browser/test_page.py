@@ -6,7 +6,7 @@ import pytest
 from helpers.synthetic_records import collection
 
 from gcdbench.report.collect import Place
-from gcdbench.report.leaderboard import make
+from gcdbench.report.leaderboard import make_leaderboard
 from gcdbench.report.page.build import page
 
 pytestmark = pytest.mark.browser
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def board(tmp_path_factory):
-    return make(
+    return make_leaderboard(
         collection(
             tmp_path_factory.mktemp("runs"),
             methods=["rankstats", "simgcd", "hilo"],
@@ -174,7 +174,7 @@ def test_methods_without_common_predictions_are_not_compared(opened):
 
 
 def test_a_chip_hides_its_method_in_all_figures(opened):
-    groups = "#figures .panels g.m2"
+    groups = "#figures g.m2"
     before = len(opened.all(groups))
     chip = opened.one(".chip[data-method='2']")
     chip.click()

@@ -177,7 +177,9 @@ def test_a_misspelt_word_gets_the_nearest_one(words, sentence, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [["list", what] for what in ("methods", "suites", "datasets")] + [["--help"]]
+    "words",
+    [["list", what] for what in ("methods", "suites", "datasets")]
+    + [["--help"], ["plot", "--help"]],
 )
 def test_listing_imports_nothing_heavy(words):
     code = (

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from helpers.synthetic_records import collection
 
+from gcdbench.cli import completion, main
+from gcdbench.cli import plot as plotting
 from gcdbench.cli import report as commands
 from gcdbench.errors import UserError
 from gcdbench.experiment.plan import Request
@@ -52,14 +54,22 @@ def test_a_leaderboard_is_printed_in_the_format_asked_for(name, arguments, tmp_p
     assert capsys.readouterr().out == (tmp_path / "leaderboard" / f"drawshift.{suffix}").read_text()
 
 
-def test_the_formats_and_plots_offered_are_those_there_are():
+def test_the_formats_offered_are_those_there_are():
     assert list(commands.FORMATS) == list(leaderboard.FORMATS)
-    assert list(commands.PLOTS) == [*plots.PLOTS, "sensitivity"]
+
+
+def test_a_plot_is_added_by_one_entry(arguments, monkeypatch, capsys):
+    added = plots.Plot("mine", "a plot of mine")
+    monkeypatch.setattr(plots, "PLOTS", {**plots.PLOTS, "mine": added})
+    with pytest.raises(SystemExit):
+        arguments(plotting.add_plot, "--help")
+    assert "  mine         a plot of mine\n" in capsys.readouterr().out
+    assert "mine" in completion.candidates(main._parser(), ["plot", "mi"])
 
 
 def test_plots_are_written_where_asked_and_their_paths_printed(arguments, tmp_path, capsys):
-    given = arguments(commands.add_plot, "drop", "--out", str(tmp_path / "here"))
-    assert commands.plot(given, REQUEST) == 0
+    given = arguments(plotting.add_plot, "drop", "--out", str(tmp_path / "here"))
+    assert plotting.plot(given, REQUEST) == 0
     paths = capsys.readouterr().out.splitlines()
     assert [Path(path).name for path in paths] == ["drawshift-drop.png", "drawshift-drop.pdf"]
     assert all(Path(path).exists() for path in paths)
@@ -69,18 +79,18 @@ def test_a_plot_without_data_is_refused_if_asked_for_and_passed_over_otherwise(
     arguments, monkeypatch, capsys, caplog
 ):
     with pytest.raises(UserError, match="corruption and severity"):
-        commands.plot(arguments(commands.add_plot, "corruptions"), REQUEST)
+        plotting.plot(arguments(plotting.add_plot, "corruptions"), REQUEST)
     chosen = {name: plots.PLOTS[name] for name in ("drop", "corruptions")}
     monkeypatch.setattr(plots, "PLOTS", chosen)
     with caplog.at_level(logging.INFO):
-        assert commands.plot(arguments(commands.add_plot), REQUEST) == 0
+        assert plotting.plot(arguments(plotting.add_plot), REQUEST) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert "corruption and severity" in caplog.text
 
 
 def test_a_sensitivity_needs_a_setting(arguments):
     with pytest.raises(UserError, match="say over which setting"):
-        commands.plot(arguments(commands.add_plot, "sensitivity"), REQUEST)
+        plotting.plot(arguments(plotting.add_plot, "sensitivity"), REQUEST)
 
 
 def test_the_page_names_the_command_that_makes_it_and_no_folder(arguments, tmp_path, capsys):

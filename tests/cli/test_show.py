@@ -7,7 +7,7 @@ import re
 from gcdbench.cli import show as describe
 from gcdbench.cli.main import main
 from gcdbench.core.registry import available, get
-from gcdbench.report import paper_numbers as published
+from gcdbench.report import paper_numbers
 
 
 def test_a_method_is_shown_with_settings_sources_and_the_papers_numbers(capsys):
@@ -34,8 +34,8 @@ def test_a_method_that_the_paper_does_not_have_has_no_numbers_of_it():
 
 
 def test_impossible_triples_are_marked():
-    rows = [*published.triples("ssb_c"), *published.triples("domainnet")]
-    known = {published.title(name): name for name in published.order()}
+    rows = [*paper_numbers.triples("ssb_c"), *paper_numbers.triples("domainnet")]
+    known = {paper_numbers.title(name): name for name in paper_numbers.order()}
     expected = dict.fromkeys(known.values(), 0)
     for row in rows:
         if row.impossible and row.variant == "" and row.method in known:

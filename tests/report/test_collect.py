@@ -15,7 +15,8 @@ from gcdbench.experiment.plan import Request, make_cells
 from gcdbench.experiment.records import RECORD, cell_folder, differences, read_record, write_record
 from gcdbench.report.collect import Place, collect
 from gcdbench.report.correctness import right, right_images
-from gcdbench.report.plots import NothingToDraw, sensitivity
+from gcdbench.report.plots import NothingToDraw
+from gcdbench.report.plots.sensitivity import sensitivity
 from gcdbench.report.sensitivity import collect_varied
 
 REQUEST = Request("drawshift", ("simgcd", "gcd"), ("line+solid",), (0, 1), quick=True)

@@ -9,7 +9,7 @@ import pytest
 from helpers.synthetic_records import make_record, set_scores
 
 from gcdbench.report.collect import Collection, Place, reported_sets, tidy
-from gcdbench.report.leaderboard import make
+from gcdbench.report.leaderboard import make_leaderboard
 from gcdbench.report.style import looks
 
 
@@ -28,7 +28,7 @@ def board_of(records, planned=None):
     planned = planned or [Place(r.dataset, r.method, r.seed) for r in records]
     recorded = {(r.dataset, r.method, r.seed) for r in records}
     missing = [place for place in planned if place not in recorded]
-    return make(Collection(tidy(records), records, planned, missing), "suite")
+    return make_leaderboard(Collection(tidy(records), records, planned, missing), "suite")
 
 
 TWO = [

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from html import escape
 from html.parser import HTMLParser
 
 import numpy as np
@@ -18,12 +19,14 @@ from helpers.synthetic_records import collection
 
 from gcdbench.report.collect import LeftOut, Place
 from gcdbench.report.correctness import right_images
-from gcdbench.report.leaderboard import make
+from gcdbench.report.leaderboard import make_leaderboard
 from gcdbench.report.page.build import page
 from gcdbench.report.page.data import _common, as_script, page_data
-from gcdbench.report.page.svg import Drawing
+from gcdbench.report.page.figures import inline
+from gcdbench.report.plots import PLOTS, Plot
+from gcdbench.report.plots.canvas import FAINT, INK, MUTED, PAPER
 
-VOID = {"meta", "input", "line", "circle", "rect", "br", "polyline", "polygon"}
+VOID = {"meta", "input", "br"}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,7 @@ def board(tmp_path_factory):
         without=[Place("line+solid", "uno", seed) for seed in range(3)],
     )
     made.left_out = [LeftOut("a/<b>/record.json", "stale", "is of another version (x < y)")]
-    return make(made, "drawshift")
+    return make_leaderboard(made, "drawshift")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +78,7 @@ def test_the_page_is_well_formed_and_asks_nobody_for_anything(html):
     assert not {"link", "iframe", "object", "embed", "base", "img"} & set(reader.seen)
     places = [value for name, value in reader.attributes if name in ("src", "href", "action")]
     assert all(value.startswith("#") for value in places)
-    assert not re.search(r"https?:|url\(|@import|fetch\(|XMLHttpRequest", html)
+    assert not re.search(r"https?:|url\((?!#)|@import|fetch\(|XMLHttpRequest", html)
     assert "default-src 'none'" in html
 
 
@@ -85,6 +88,7 @@ def test_ids_are_unique_and_links_lead_somewhere(html):
     ids = [value for name, value in reader.attributes if name == "id"]
     assert len(ids) == len(set(ids))
     targets = {value[1:] for name, value in reader.attributes if name == "href"}
+    targets |= set(re.findall(r"url\(#([^)]*)\)", html))
     assert targets <= set(ids)
     labels = {value for name, value in reader.attributes if name == "aria-labelledby"}
     assert labels <= set(ids)
@@ -95,7 +99,7 @@ def test_the_same_records_give_the_same_bytes_wherever_they_lie(board, html, tmp
         key: shutil.copytree(folder, tmp_path / key)
         for key, folder in board.collection.folders.items()
     }
-    moved = make(
+    moved = make_leaderboard(
         board.collection.__class__(**{**board.collection.__dict__, "folders": folders}), "drawshift"
     )
     assert page(moved, command="gcdbench report --suite drawshift") == html
@@ -145,7 +149,7 @@ def test_cells_show_config_curve_and_the_end_of_the_log(board, tmp_path):
     shutil.copytree(board.collection.folders[record.key], folder)
     (folder / "log.jsonl").write_text("".join(f"line {n}\n" for n in range(20)))
     folders = {**board.collection.folders, record.key: folder}
-    changed = make(
+    changed = make_leaderboard(
         board.collection.__class__(**{**board.collection.__dict__, "folders": folders}), "d"
     )
     data = page_data(changed)
@@ -159,7 +163,7 @@ def test_cells_show_config_curve_and_the_end_of_the_log(board, tmp_path):
 def test_predictions_that_cannot_be_trusted_are_named_and_not_compared(board, tmp_path):
     record = board.collection.records[0]
     folders = {**board.collection.folders, record.key: tmp_path}
-    changed = make(
+    changed = make_leaderboard(
         board.collection.__class__(**{**board.collection.__dict__, "folders": folders}), "d"
     )
     data = page_data(changed)
@@ -175,13 +179,40 @@ def test_names_lose_what_they_have_in_common_and_nothing_else():
     assert _common(["same", "same"]) == "same"
 
 
-def test_a_drawing_escapes_its_texts():
-    drawing = Drawing(10, 10, 'a "label"')
-    drawing.text(1, 2, "x < y & z")
-    drawing.mark(1, 2, "o", "fill", "<title>")
-    assert "x &lt; y &amp; z" in str(drawing)
-    assert "&lt;title&gt;" in str(drawing)
-    assert 'aria-label="a &quot;label&quot;"' in str(drawing)
+SVG = """<?xml version="1.0"?>
+<svg xmlns="http://www.w3.org/2000/svg" width="20pt" viewBox="0 0 20.5 10"><defs>
+<style type="text/css">*{stroke-linecap: butt}</style></defs><g id="figure_1"><!-- a -->
+<g id="method:simgcd+mcc"><path id="m1" d="M 1.23456 2
+L 3 4" clip-path="url(#p1)" style="stroke: #0072b2"/></g>
+<g id="text_1"><text style="font-size: 8px; font-family: 'X'; fill: #222222">p = 0.12345</text></g>
+<use xlink:href="#m1"/><clipPath id="p1"/></g></svg>"""
+
+
+def test_a_figure_becomes_an_element_of_the_page():
+    plot = Plot("mine", 'of "mine"', "figures", "Mine")
+    colours = {"#222222": "currentColor", "#0072B2": "var(--m3)"}
+    assert inline(SVG, plot, colours, {"simgcd+mcc": "m3"}) == (
+        '<svg viewBox="0 0 20.5 10" role="img" aria-label="Mine: of &quot;mine&quot;" '
+        'style="width:31px;min-width:23px"><defs></defs><g><g class="m3">'
+        '<path id="mine-m1" d="M 1.23 2 L 3 4" clip-path="url(#mine-p1)" '
+        'style="stroke: var(--m3)"/></g><g>'
+        '<text style="font-size: 8px; fill: currentColor">p = 0.12345</text></g>'
+        '<use href="#mine-m1"/><clipPath id="mine-p1"/></g></svg>'
+    )
+
+
+def test_the_page_has_every_plot_that_belongs_there_with_a_name_for_screen_readers(html):
+    labels = re.findall(r'<svg [^>]*role="img" aria-label="([^"]*)"', html)
+    for plot in PLOTS.values():
+        drawn = plot.section != "" and plot.name != "corruptions"  # of which there are no records
+        assert (f"{plot.title}: {escape(plot.help)}" in labels) == drawn
+
+
+def test_figures_have_no_colours_that_only_suit_a_light_page(html):
+    figures = "".join(re.findall(r'<svg [^>]*role="img".*?</svg>', html, re.S))
+    used = set(re.findall(r"#[0-9a-f]{6}\b", figures))
+    assert used
+    assert not used & {colour.lower() for colour in (INK, PAPER, MUTED, FAINT, "#000000")}
 
 
 def test_neither_page_nor_leaderboard_imports_torch():
@@ -202,7 +233,7 @@ def test_two_hundred_cells_take_less_than_two_seconds(tmp_path):
     made = collection(tmp_path / "runs", seeds=range(10))
     assert len(made.records) == 210
     started = time.process_time()
-    board = make(made, "drawshift")
+    board = make_leaderboard(made, "drawshift")
     write_all(board, tmp_path)
     assert len(page(board)) < 2_000_000
     assert time.process_time() - started < 2

@@ -9,14 +9,13 @@ from helpers.paths import GOLDEN as _GOLDEN
 
 from gcdbench.core.paths import bundled
 from gcdbench.core.suites import Suite
-from gcdbench.report import paper_numbers as published
-from gcdbench.report import titles as names
+from gcdbench.report import paper_numbers, titles
 
 FLAGS = _GOLDEN / "paper_flags.csv"
 
 
 def test_all_printed_accuracies_are_there():
-    rows = list(published._accuracies())
+    rows = list(paper_numbers._accuracies())
     assert len(rows) == 1890
     assert {row["split"] for row in rows} == {"All", "Old", "New"}
 
@@ -24,7 +23,7 @@ def test_all_printed_accuracies_are_there():
 def test_the_impossible_triples_are_the_known_ones():
     flagged = {
         (table, dataset, method, variant, domain)
-        for (dataset, method, variant, domain, _), number in published._numbers().items()
+        for (dataset, method, variant, domain, _), number in paper_numbers._numbers().items()
         for table in [number.table]
         if number.impossible
     }
@@ -32,7 +31,7 @@ def test_the_impossible_triples_are_the_known_ones():
         (r["table"], r["dataset"].lower(), r["method"], r["variant"], r["eval_domain"])
         for r in csv.DictReader(FLAGS.read_text(encoding="utf-8").splitlines())
     }
-    assert flagged == {(*row[:-1], published.normal_name(row[-1])) for row in known}
+    assert flagged == {(*row[:-1], paper_numbers.normal_name(row[-1])) for row in known}
     assert len(known) == 18
 
 
@@ -58,34 +57,34 @@ def test_the_impossible_triples_are_the_known_ones():
     ],
 )
 def test_a_spec_finds_its_number(dataset, method, evaluated, role, split, value, table):
-    found = published.find(dataset, method, evaluated, role, split)
+    found = paper_numbers.find(dataset, method, evaluated, role, split)
     assert found is not None
     assert (found.accuracy, found.table) == (value, table)
 
 
 def test_what_the_paper_does_not_have_is_not_found():
-    assert published.find("line+solid", "hilo", "solid", "shifted", "All") is None
-    assert published.find("cub-c", "hilo+mixup", "corrupted", "shifted", "All") is None
+    assert paper_numbers.find("line+solid", "hilo", "solid", "shifted", "All") is None
+    assert paper_numbers.find("cub-c", "hilo+mixup", "corrupted", "shifted", "All") is None
 
 
 def test_every_row_of_the_names_is_a_row_of_the_paper():
-    known = {(row["method"], row["variant"]) for row in published._accuracies()}
-    for rows in published._rows_of().values():
+    known = {(row["method"], row["variant"]) for row in paper_numbers._accuracies()}
+    for rows in paper_numbers._rows_of().values():
         assert set(rows) <= known
 
 
 @pytest.mark.parametrize("suite", ["ssb-c", "domainnet", "domainnet-all"])
 def test_the_suites_of_the_paper_are_found_in_it(suite):
     for dataset in Suite.load(suite).datasets:
-        number = published.find(dataset, "hilo", "", "source", "All")
+        number = paper_numbers.find(dataset, "hilo", "", "source", "All")
         assert number is not None, dataset
-        assert published.dataset_title(dataset)
+        assert paper_numbers.dataset_title(dataset)
 
 
 def test_every_method_of_the_paper_here_is_named_as_there():
     here = {path.stem for path in bundled("methods").glob("[!_]*.py")}
     assert {"rankstats", "uno", "orca", "gcd", "simgcd", "uniot", "hilo"} <= here
-    assert [names.method_title(m) for m in ("uno", "rankstats", "hilo")] == [
+    assert [titles.method_title(m) for m in ("uno", "rankstats", "hilo")] == [
         "UNO+",
         "RankStats+",
         "HiLo",
@@ -93,10 +92,10 @@ def test_every_method_of_the_paper_here_is_named_as_there():
 
 
 def test_methods_stand_in_the_order_of_the_papers_rows():
-    assert names.in_order(["zeta", "hilo", "simgcd+mcc", "gcd", "simgcd"]) == [
+    assert titles.in_order(["zeta", "hilo", "simgcd+mcc", "gcd", "simgcd"]) == [
         *("gcd", "simgcd", "simgcd+mcc", "hilo", "zeta")
     ]
 
 
 def test_a_method_that_is_not_here_keeps_its_spec():
-    assert names.method_title("zeta-eta") == "zeta − eta"
+    assert titles.method_title("zeta-eta") == "zeta − eta"

@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from gcdbench.report.collect import SPLITS
-from gcdbench.report.leaderboard import Board, Number
+from gcdbench.report.columns import AGAINST_PAPER, Column, shown_in
+from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
 WIDEST = 18  # number columns: three datasets with two evaluation sets each
@@ -23,19 +24,19 @@ _ESCAPES = {
 Block = tuple[str, list[str]]  # a dataset and its evaluation sets
 
 
-def latex(board: Board) -> str:
-    """Return the leaderboard as LaTeX tables: the numbers, and what they say against the paper."""
+def as_latex(leaderboard: Leaderboard) -> str:
+    """Return the leaderboard as LaTeX tables: all numbers, and a comparison with the paper."""
     head = [
-        f"% {board.suite}: made by gcdbench from its records.",
+        f"% {leaderboard.suite}: made by gcdbench from its records.",
         r"% Needs \usepackage{booktabs} and \usepackage{graphicx}.",
     ]
-    blocks = [(d, [n for n, _ in board.sets_of(d)]) for d in board.collection.datasets]
-    tables = [_numbers(board, chunk, part) for part, chunk in enumerate(_chunks(blocks))]
-    return "\n".join(head) + "\n" + "\n".join([*tables, *_paper(board)])
+    blocks = [(d, [n for n, _ in leaderboard.sets_of(d)]) for d in leaderboard.collection.datasets]
+    tables = [_numbers(leaderboard, chunk, part) for part, chunk in enumerate(_chunks(blocks))]
+    return "\n".join(head) + "\n" + "\n".join([*tables, *_paper(leaderboard)])
 
 
 def escape(text: str) -> str:
-    """Write plain text so that LaTeX prints it as it is.
+    """Return plain text with LaTeX's special characters escaped.
 
     >>> print(escape("50 % of a_b"))
     50 \\% of a\\_b
@@ -44,7 +45,7 @@ def escape(text: str) -> str:
 
 
 def _chunks(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    """Part the datasets so that each table stays readable."""
+    """Yield groups of datasets, each small enough for one table."""
     chunk: list[Block] = []
     for block in blocks:
         if not block[1]:
@@ -61,7 +62,7 @@ def _width(chunk: Sequence[Block]) -> int:
     return sum(len(SPLITS) * len(sets) for _, sets in chunk)
 
 
-def _numbers(board: Board, chunk: Sequence[Block], part: int) -> str:
+def _numbers(leaderboard: Leaderboard, chunk: Sequence[Block], part: int) -> str:
     columns = [(d, name, split) for d, sets in chunk for name in sets for split in SPLITS]
     datasets = [(escape(dataset_title(d)), len(SPLITS) * len(sets)) for d, sets in chunk]
     sets = [(escape(set_title(name)), len(SPLITS)) for _, names in chunk for name in names]
@@ -73,32 +74,33 @@ def _numbers(board: Board, chunk: Sequence[Block], part: int) -> str:
         _row(["Methods", *(split for *_, split in columns)]),
         r"\midrule",
     ]
-    for method in board.rows:
-        rows = [board.lookup[(*column, method)] for column in columns]
+    for method in leaderboard.rows:
+        rows = [leaderboard.lookup[(*column, method)] for column in columns]
         lines.append(_row([escape(method_title(method)), *map(_number, rows)]))
     lines += [r"\bottomrule", r"\end{tabular}"]
-    seeds = max(number.planned for number in board.numbers)
+    seeds = max(number.planned for number in leaderboard.numbers)
     over = f"mean and (small) standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     caption = (
-        f"{escape(board.suite)}: clustering accuracy (\\%), {over}. "
+        f"{escape(leaderboard.suite)}: clustering accuracy (\\%), {over}. "
         r"Best in bold, second best underlined."
     )
-    if any(0 < number.seeds < number.planned for number in board.numbers):
+    if any(0 < number.seeds < number.planned for number in leaderboard.numbers):
         caption += r" $^{n/m}$ Only n of m planned seeds are recorded."
-    return _table(lines, caption, f"tab:{board.suite}" + (f"-{part + 1}" if part else ""))
+    return _table(lines, caption, f"tab:{leaderboard.suite}" + (f"-{part + 1}" if part else ""))
 
 
-def _paper(board: Board) -> list[str]:
+def _paper(leaderboard: Leaderboard) -> list[str]:
     """Return a table of measured and published numbers, if there are any."""
-    known = board.published()
+    known = leaderboard.published()
     if not known:
         return []
-    groups = [("Measured", 3), ("Paper", 3), ("Difference", 3)]
+    columns = shown_in("latex", AGAINST_PAPER)
+    groups = [(column.name.capitalize(), len(SPLITS)) for column in columns]
     lines = [
-        r"\begin{tabular}{lllccccccccc}",
+        rf"\begin{{tabular}}{{lll{'c' * len(SPLITS) * len(columns)}}}",
         r"\toprule",
         *_spanning(groups, first=4),
-        _row(["Dataset", "Images", "Methods", *SPLITS * 3]),
+        _row(["Dataset", "Images", "Methods", *SPLITS * len(columns)]),
     ]
     before = None
     for triple in known:
@@ -108,17 +110,14 @@ def _paper(board: Board) -> list[str]:
             lines.append(r"\midrule")
         titles = [*(place if place != before else ("", "")), method_title(first.method)]
         before = place
-        measured = [_plain(number.mean) for number in triple]
-        printed = [_plain(number.paper) for number in triple]
-        printed[0] += r"$^\dagger$" * first.impossible
-        deltas = [_plain(number.delta, sign=True) for number in triple]
-        lines.append(_row([*map(escape, titles), *measured, *printed, *deltas]))
+        cells = [cell for column in columns for cell in _cells(column, triple)]
+        lines.append(_row([*map(escape, titles), *cells]))
     lines += [r"\bottomrule", r"\end{tabular}"]
     caption = (
-        f"{escape(board.suite)}: measured and published accuracy (\\%). "
+        f"{escape(leaderboard.suite)}: measured and published accuracy (\\%). "
         r"$^\dagger$ As printed, All does not lie between Old and New."
     )
-    return [_table(lines, caption, f"tab:{board.suite}-paper")]
+    return [_table(lines, caption, f"tab:{leaderboard.suite}-paper")]
 
 
 def _spanning(groups: Sequence[tuple[str, int]], first: int = 2) -> list[str]:
@@ -144,10 +143,14 @@ def _number(row: Number) -> str:
     return text if row.seeds == row.planned else rf"{text}$^{{{row.seeds}/{row.planned}}}$"
 
 
-def _plain(value: float, *, sign: bool = False) -> str:
-    if math.isnan(value):
-        return "--"
-    return f"${value:+.1f}$" if sign else f"{value:.1f}"
+def _cells(column: Column[Number], triple: Sequence[Number]) -> list[str]:
+    """Write a column's values for All, Old and New."""
+    values = [column.value(number) for number in triple]
+    pattern = "${:+.1f}$" if column.format == "difference" else "{:.1f}"
+    cells = ["--" if math.isnan(value) else pattern.format(value) for value in values]
+    if column.marked is not None and column.marked(triple[0]):
+        cells[0] += r"$^\dagger$"
+    return cells
 
 
 def _row(cells: Sequence[str]) -> str:

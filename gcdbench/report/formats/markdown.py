@@ -1,137 +1,60 @@
-"""Leaderboards as CSV, JSON and Markdown."""
+"""Leaderboards as Markdown."""
 
 from __future__ import annotations
 
-import csv as csv_module
-import dataclasses
-import io
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from gcdbench.experiment.record import Record
 from gcdbench.report.collect import SPLITS
-from gcdbench.report.leaderboard import ROLES, Board, Number, Standing
-from gcdbench.report.statistics import Interval
+from gcdbench.report.columns import (
+    AGAINST_PAPER,
+    Column,
+    number,
+    p_value,
+    shown_in,
+    signed,
+    standing_columns,
+)
+from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
-DASH = "–"  # what was not measured
-_FIELDS = [field.name for field in dataclasses.fields(Number) if field.name != "compared"]
 
-
-def csv(board: Board) -> str:
-    """Return the leaderboard as CSV, one row per number; what is missing has empty fields."""
-    buffer = io.StringIO()
-    writer = csv_module.writer(buffer, lineterminator="\n")
-    writer.writerow(_FIELDS)
-    for one in board.numbers:
-        writer.writerow([_field(getattr(one, name)) for name in _FIELDS])
-    return buffer.getvalue()
-
-
-def _field(value: Any) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def as_json(board: Board) -> str:
-    """Return everything that a leaderboard shows, for programs."""
-    data = {
-        "suite": board.suite,
-        "ranked_by": {"role": board.role, "split": "All"},
-        "methods": [_standing(one) for one in board.standings],
-        "numbers": [{name: getattr(one, name) for name in _FIELDS} for one in board.numbers],
-        "comparisons": [one.__dict__ for one in board.comparisons],
-        "ranking": None if board.ranking is None else board.ranking.__dict__,
-        "caveats": board.caveats,
-        "missing": [place._asdict() for place in board.collection.missing],
-        "left_out": [one.__dict__ for one in board.collection.left_out],
-    }
-    return json.dumps(_plain(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _standing(one: Standing) -> dict[str, Any]:
-    return {**one.__dict__, "title": method_title(one.method)}
-
-
-def markdown(board: Board) -> str:
+def as_markdown(leaderboard: Leaderboard) -> str:
     """Return the leaderboard as Markdown."""
-    parts = [f"# {board.suite}"]
-    if board.collection.description:
-        parts.append(_sentence(board.collection.description))
+    parts = [f"# {leaderboard.suite}"]
+    if leaderboard.collection.description:
+        parts.append(_sentence(leaderboard.collection.description))
     parts.append(
         "Clustering accuracy in percent, mean ± standard deviation over seeds. **Best**, "
         "*second best*."
     )
-    parts.append(_overall(board))
-    parts += [f"> {sentence}" for sentence in board.caveats]
-    for dataset in board.collection.datasets:
-        if sets := board.sets_of(dataset):
-            parts += [f"## {dataset_title(dataset)}", _dataset(board, dataset, sets)]
-    parts += _against_the_paper(board) + _compared(board) + _not_counted(board)
+    parts.append(_overall(leaderboard))
+    parts += [f"> {sentence}" for sentence in leaderboard.caveats]
+    for dataset in leaderboard.collection.datasets:
+        if sets := leaderboard.sets_of(dataset):
+            parts += [f"## {dataset_title(dataset)}", _dataset(leaderboard, dataset, sets)]
+    parts += _against_the_paper(leaderboard) + _compared(leaderboard) + _not_counted(leaderboard)
     return "\n\n".join(parts) + "\n"
 
 
-def number(mean: float, std: float = math.nan) -> str:
-    """Write a percentage with its deviation.
-
-    >>> number(52.04, 0.46), number(float("nan"))
-    ('52.0 ± 0.5', '–')
-    """
-    if math.isnan(mean):
-        return DASH
-    return f"{mean:.1f}" if math.isnan(std) else f"{mean:.1f} ± {std:.1f}"
-
-
-def signed(value: float) -> str:
-    """Write a difference with its sign.
-
-    >>> signed(-0.04), signed(-1.26)
-    ('0.0', '−1.3')
-    """
-    if math.isnan(value):
-        return DASH
-    text = f"{abs(value):.1f}"
-    if text == "0.0":
-        return text
-    return ("−" if value < 0 else "+") + text
-
-
-def p_value(p: float) -> str:
-    """Write a p-value with as many digits as it deserves."""
-    return DASH if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.2g}"
-
-
-def _overall(board: Board) -> str:
-    roles = [r for r in ROLES if any(not math.isnan(one.means[r]) for one in board.standings)]
-    head = ["", "method", *(f"{role} All" for role in roles), "95% interval", "average rank"]
+def _overall(leaderboard: Leaderboard) -> str:
+    columns = shown_in("md", standing_columns(leaderboard))
     lines = []
-    for one in board.standings:
-        place = DASH if one.place is None else str(one.place)
-        means = [number(one.means[role]) for role in roles]
+    for one in leaderboard.standings:
+        cells = [column.text(one) for column in columns]
         if one.place == 1:
-            counts = roles.index(board.role)
-            means[counts] = f"**{means[counts]}**"
-        rank = DASH if math.isnan(one.rank) else f"{one.rank:.2f}"
-        cells = f"{one.recorded} of {one.planned}"
-        lines.append([place, method_title(one.method), *means, _between(one.interval), rank, cells])
-    return _table([*head, "cells"], lines, left=2)
+            ranked = [column.role for column in columns].index(leaderboard.role)
+            cells[ranked] = f"**{cells[ranked]}**"
+        lines.append(cells)
+    return _table([column.name for column in columns], lines, left=2)
 
 
-def _between(interval: Interval) -> str:
-    if math.isnan(interval.low):
-        return DASH
-    return f"{interval.low:.1f} to {interval.high:.1f}"
-
-
-def _dataset(board: Board, dataset: str, sets: Sequence[tuple[str, str]]) -> str:
+def _dataset(leaderboard: Leaderboard, dataset: str, sets: Sequence[tuple[str, str]]) -> str:
     columns = [(name, split) for name, _ in sets for split in SPLITS]
     head = ["method", *(f"{set_title(name)} {split}" for name, split in columns), "seeds"]
     lines = []
-    for method in board.methods:
-        rows = [board.lookup[(dataset, *column, method)] for column in columns]
+    for method in leaderboard.methods:
+        rows = [leaderboard.lookup[(dataset, *column, method)] for column in columns]
         seeds, planned = max(row.seeds for row in rows), rows[0].planned
         count = str(seeds) if seeds == planned else f"{seeds} of {planned}"
         lines.append([method_title(method), *map(_marked, rows), count])
@@ -143,26 +66,27 @@ def _marked(row: Number) -> str:
     return f"**{text}**" if row.is_best else f"*{text}*" if row.is_second else text
 
 
-def _against_the_paper(board: Board) -> list[str]:
-    triples = board.published()
+def _against_the_paper(leaderboard: Leaderboard) -> list[str]:
+    triples = leaderboard.published()
     if not triples:
         return []
-    lines = [
-        [
-            dataset_title(triple[0].dataset),
-            set_title(triple[0].set),
-            method_title(triple[0].method),
-            " / ".join(number(one.mean) for one in triple),
-            " / ".join(number(one.paper) for one in triple) + " †" * triple[0].impossible,
-            " / ".join(signed(one.delta) for one in triple),
-        ]
-        for triple in triples
-    ]
-    head = ["dataset", "images", "method", "measured", "paper", "difference"]
+    columns = shown_in("md", AGAINST_PAPER)
+    lines = []
+    for triple in triples:
+        first = triple[0]
+        place = [dataset_title(first.dataset), set_title(first.set), method_title(first.method)]
+        lines.append([*place, *(_triple(column, triple) for column in columns)])
+    head = ["dataset", "images", "method", *(column.name for column in columns)]
     parts = ["## Against the paper", "All / Old / New.", _table(head, lines, left=3)]
     if any(triple[0].impossible for triple in triples):
         parts.append("† As printed, All does not lie between Old and New: one of them is wrong.")
-    return [*parts, f"Measured with {', '.join(conditions(board.collection.records))}."]
+    return [*parts, f"Measured with {', '.join(conditions(leaderboard.collection.records))}."]
+
+
+def _triple(column: Column[Number], triple: Sequence[Number]) -> str:
+    """Write a column's values for All, Old and New into one cell."""
+    dagger = column.marked is not None and column.marked(triple[0])
+    return " / ".join(column.text(one) for one in triple) + " †" * dagger
 
 
 def conditions(recorded: Iterable[Record]) -> list[str]:
@@ -176,9 +100,9 @@ def conditions(recorded: Iterable[Record]) -> list[str]:
     return [f"{name} {' or '.join(sorted(values))}" for name, values in found.items()]
 
 
-def _compared(board: Board) -> list[str]:
-    best = board.methods[0]
-    chosen = [one for one in board.comparisons if best in (one.first, one.second)]
+def _compared(leaderboard: Leaderboard) -> list[str]:
+    best = leaderboard.methods[0]
+    chosen = [one for one in leaderboard.comparisons if best in (one.first, one.second)]
     if not chosen:
         return []
     lines = [
@@ -193,16 +117,16 @@ def _compared(board: Board) -> list[str]:
         for one in chosen
     ]
     head = ["against", "difference", "95% interval", f"{chosen[0].unit}s won : lost", "p", "p Holm"]
-    title = f"## {method_title(best)} against the others ({board.role}, All)"
+    title = f"## {method_title(best)} against the others ({leaderboard.role}, All)"
     note = (
         "Intervals by bootstrap over datasets and seeds; p by Wilcoxon's signed-rank test, "
         "corrected by Holm for all pairs of methods."
     )
-    return [title, _table(head, lines), note, *_friedman(board)]
+    return [title, _table(head, lines), note, *_friedman(leaderboard)]
 
 
-def _friedman(board: Board) -> list[str]:
-    ranking = board.ranking
+def _friedman(leaderboard: Leaderboard) -> list[str]:
+    ranking = leaderboard.ranking
     if ranking is None:
         return []
     text = (
@@ -214,13 +138,13 @@ def _friedman(board: Board) -> list[str]:
     return [text]
 
 
-def _not_counted(board: Board) -> list[str]:
+def _not_counted(leaderboard: Leaderboard) -> list[str]:
     parts = []
-    if board.collection.missing:
-        cells = "; ".join(place.label for place in board.collection.missing)
+    if leaderboard.collection.missing:
+        cells = "; ".join(place.label for place in leaderboard.collection.missing)
         parts.append(f"Not recorded yet: {cells}.")
-    if board.collection.left_out:
-        lines = "\n".join(f"- {one.kind}: {one}" for one in board.collection.left_out)
+    if leaderboard.collection.left_out:
+        lines = "\n".join(f"- {one.kind}: {one}" for one in leaderboard.collection.left_out)
         parts.append(f"Left out:\n\n{lines}")
     return parts
 
@@ -232,14 +156,3 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]], left: int = 1) -
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:].rstrip(".") + "."
-
-
-def _plain(value: Any) -> Any:
-    """Make a value fit for JSON: no NaN and no more digits than are known."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float):
-        return None if math.isnan(value) else round(value, 6)
-    return value

@@ -1,1 +1,1 @@
-"""One self-contained HTML page: leaderboard, plots, cells and a comparison image by image."""
+"""The report as one HTML file: leaderboard, plots, cells and a comparison image by image."""

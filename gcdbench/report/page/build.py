@@ -1,4 +1,4 @@
-"""Puts the page together."""
+"""Build the page from a leaderboard."""
 
 from __future__ import annotations
 
@@ -13,8 +13,16 @@ from markupsafe import Markup
 
 from gcdbench import __version__
 from gcdbench.report.collect import SPLITS
-from gcdbench.report.formats import markdown as text
-from gcdbench.report.leaderboard import ROLES, Board, Number, Standing
+from gcdbench.report.columns import (
+    AGAINST_PAPER,
+    number,
+    p_value,
+    shown_in,
+    signed,
+    standing_columns,
+)
+from gcdbench.report.formats.markdown import conditions
+from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.page import figures
 from gcdbench.report.page.data import as_script, page_data
 from gcdbench.report.statistics import Comparison
@@ -24,7 +32,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 @dataclass(frozen=True)
-class Column:
+class SetColumn:
     """An evaluation set of a dataset, as a column of the leaderboard."""
 
     dataset: str
@@ -32,23 +40,23 @@ class Column:
     role: str
 
 
-def page(board: Board, *, command: str = "") -> str:
+def page(leaderboard: Leaderboard, *, command: str = "") -> str:
     """Return the whole page; the same records give the same bytes."""
-    data = page_data(board)
+    data = page_data(leaderboard)
     return _render(
         "page.html.j2",
-        **_table(board),
+        **_table(leaderboard),
         css=_raw("page.css"),
         js=_raw("page.js"),
-        colours=Markup(figures.styles(board)),
+        colours=Markup(figures.styles(leaderboard)),
         data=Markup(as_script(data)),
         problems=data["problems"],
-        figures=figures.figures(board),
-        critical=Markup(figures.critical(board)),
-        facts=_facts(board),
-        matrix=_matrix(board),
-        published=board.published(),
-        conditions=text.conditions(board.collection.records),
+        figures=figures.figures(leaderboard),
+        facts=_facts(leaderboard),
+        matrix=_matrix(leaderboard),
+        published=leaderboard.published(),
+        against_paper=shown_in("page", AGAINST_PAPER),
+        conditions=conditions(leaderboard.collection.records),
         command=command,
         version=__version__,
     )
@@ -67,82 +75,85 @@ def _render(template: str, **values: Any) -> str:
         "method": method_title,
         "dataset": dataset_title,
         "set": set_title,
-        "signed": text.signed,
-        "number": text.number,
-        "p": text.p_value,
+        "signed": signed,
+        "number": number,
+        "p": p_value,
     }
     environment.tests["unknown"] = math.isnan
     return environment.get_template(template).render(**values)
 
 
-def _table(board: Board) -> dict[str, Any]:
+def _table(leaderboard: Leaderboard) -> dict[str, Any]:
     columns = [
-        Column(dataset, name, role)
-        for dataset in board.collection.datasets
-        for name, role in board.sets_of(dataset)
+        SetColumn(dataset, name, role)
+        for dataset in leaderboard.collection.datasets
+        for name, role in leaderboard.sets_of(dataset)
     ]
-    spans = {d: len(board.sets_of(d)) for d in board.collection.datasets if board.sets_of(d)}
-    roles = [r for r in ROLES if any(not math.isnan(one.means[r]) for one in board.standings)]
+    spans = {
+        d: len(leaderboard.sets_of(d))
+        for d in leaderboard.collection.datasets
+        if leaderboard.sets_of(d)
+    }
+    overall = shown_in("page", standing_columns(leaderboard))
     return {
-        "board": board,
+        "leaderboard": leaderboard,
         "columns": columns,
         "spans": spans,
-        "roles": roles,
+        "standing_columns": overall,
         "splits": SPLITS,
-        "kinds": figures.kind_of(board),
-        "numbers": _triples(board, columns),
+        "kinds": figures.class_of(leaderboard),
+        "numbers": _triples(leaderboard, columns),
         "means": {
-            (method, role): [_mean(board, method, role, split) for split in SPLITS]
-            for method in board.methods
-            for role in roles
+            (method, role): [_mean(leaderboard, method, role, split) for split in SPLITS]
+            for method in leaderboard.methods
+            for role in (column.role for column in overall if column.role)
         },
-        "intervals": {one.method: Markup(_interval(board, one)) for one in board.standings},
+        "longest": _longest(leaderboard),
     }
 
 
-def _triples(board: Board, columns: Iterable[Column]) -> dict[tuple[str, str, str], list[Number]]:
+def _triples(
+    leaderboard: Leaderboard, columns: Iterable[SetColumn]
+) -> dict[tuple[str, str, str], list[Number]]:
     """Return All, Old and New by method, dataset and set."""
     return {
         (method, column.dataset, column.set): [
-            board.lookup[column.dataset, column.set, split, method] for split in SPLITS
+            leaderboard.lookup[column.dataset, column.set, split, method] for split in SPLITS
         ]
-        for method in board.methods
+        for method in leaderboard.methods
         for column in columns
     }
 
 
-def _mean(board: Board, method: str, role: str, split: str) -> float:
+def _mean(leaderboard: Leaderboard, method: str, role: str, split: str) -> float:
     """Return the mean over datasets of the mean over a role's sets; NaN if one is missing."""
     by_dataset = []
-    for dataset in board.collection.datasets:
-        sets = [name for name, other in board.sets_of(dataset) if other == role]
-        values = [board.lookup[dataset, name, split, method].mean for name in sets]
+    for dataset in leaderboard.collection.datasets:
+        sets = [name for name, other in leaderboard.sets_of(dataset) if other == role]
+        values = [leaderboard.lookup[dataset, name, split, method].mean for name in sets]
         if values:
             by_dataset.append(sum(values) / len(values))
     return sum(by_dataset) / len(by_dataset) if by_dataset else math.nan
 
 
-def _interval(board: Board, standing: Standing) -> str:
-    mean = standing.means[board.role]
-    if math.isnan(mean):
-        return ""
-    highs = [max(one.means[board.role], one.interval.high) for one in board.standings]
-    top = 10 * math.ceil(max(high for high in highs if not math.isnan(high)) / 10)
-    return figures.interval(standing.interval.low, mean, standing.interval.high, top)
+def _longest(leaderboard: Leaderboard) -> int:
+    """Return the end of the scale on which intervals are drawn, a multiple of ten."""
+    ends = [max(one.means[leaderboard.role], one.interval.high) for one in leaderboard.standings]
+    return 10 * math.ceil(max((end for end in ends if not math.isnan(end)), default=10) / 10)
 
 
-def _matrix(board: Board) -> dict[tuple[str, str], tuple[Comparison, int]]:
-    """Return every pair's comparison twice: as it was made (1), and from the other side (-1)."""
+def _matrix(leaderboard: Leaderboard) -> dict[tuple[str, str], tuple[Comparison, int]]:
+    """Return the comparison of each pair of methods in both orders, with its sign (1 or -1)."""
     found = {}
-    for one in board.comparisons:
+    for one in leaderboard.comparisons:
         found[one.first, one.second] = one, 1
         found[one.second, one.first] = one, -1
     return found
 
 
-def _facts(board: Board) -> list[tuple[str, str]]:
-    """Return what the head of the page says about the records."""
-    collection = board.collection
+def _facts(leaderboard: Leaderboard) -> list[tuple[str, str]]:
+    """Return names and values of the facts at the top of the page."""
+    collection = leaderboard.collection
     planned, missing = len(collection.planned), len(collection.missing)
     seeds = sorted({place.seed for place in collection.planned})
     made = [record.provenance for record in collection.records]
@@ -150,11 +161,11 @@ def _facts(board: Board) -> list[tuple[str, str]]:
     versions = {one.versions.get("gcdbench", "") for one in made}
     devices = {one.device for one in made}
     return [
-        ("methods", str(len(board.methods))),
+        ("methods", str(len(leaderboard.methods))),
         ("datasets", str(len(collection.datasets))),
         ("seeds", _seeds(seeds)),
         ("cells", f"{planned - missing} of {planned} recorded" if missing else str(planned)),
-        ("measured with", ", ".join(text.conditions(board.collection.records))),
+        ("measured with", ", ".join(conditions(leaderboard.collection.records))),
         ("gcdbench", _join(versions) + (f" ({_join(commits)})" if commits else "")),
         ("device", _join(devices)),
     ]  # fmt: skip

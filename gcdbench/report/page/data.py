@@ -1,4 +1,4 @@
-"""What the page's script works with: cells in detail, and who is right on which image."""
+"""Data of the page's script: cells in detail, and which method is right on which image."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,16 @@ from gcdbench.experiment.record import CurvePoint, Record, SetScores
 from gcdbench.experiment.records import flat
 from gcdbench.report.collect import SPLITS, Truth
 from gcdbench.report.correctness import right_images
-from gcdbench.report.leaderboard import Board, Number
+from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
 LOG_LINES = 6
 CURVE_POINTS = 100
-IMAGES = 12_000  # of one evaluation set at most; of more, every second, third, ... is shown
+IMAGES = 12_000  # per evaluation set; of a larger one every second, third, ... image is shown
 
 
-def page_data(board: Board) -> dict[str, Any]:
-    """Return all that the page shows on request, as plain JSON values."""
+def page_data(board: Leaderboard) -> dict[str, Any]:
+    """Return what the page shows on request, as JSON values."""
     images, problems = _images(board)
     settings, provenance = _Kept(), _Kept()
     cells: dict[str, list[dict[str, Any]]] = {}
@@ -48,13 +49,13 @@ def page_data(board: Board) -> dict[str, Any]:
 
 
 def as_script(data: Mapping[str, Any]) -> str:
-    """Write data so that it can stand in a script element."""
+    """Return data as JSON that is safe inside a script element."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 class _Kept:
-    """A list in which equal values stand once; cells name them by their place."""
+    """A list of distinct values; cells refer to them by index."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -68,12 +69,12 @@ class _Kept:
         return self._places[key]
 
 
-def _sets(board: Board, dataset: str) -> dict[str, dict[str, str]]:
+def _sets(board: Leaderboard, dataset: str) -> dict[str, dict[str, str]]:
     sets = board.sets_of(dataset)
     return {name: {"title": set_title(name), "role": role} for name, role in sets}
 
 
-def _numbers(board: Board) -> dict[str, dict[str, list[Any]]]:
+def _numbers(board: Leaderboard) -> dict[str, dict[str, list[Any]]]:
     found: dict[str, dict[str, list[Any]]] = {}
     for number in board.numbers:
         key = f"{number.method}|{number.dataset}|{number.set}"
@@ -88,7 +89,7 @@ def _number(number: Number) -> list[Any]:
             int(number.impossible)]  # fmt: skip
 
 
-def _cell(record: Record, board: Board, settings: _Kept, provenance: _Kept) -> dict[str, Any]:
+def _cell(record: Record, board: Leaderboard, settings: _Kept, provenance: _Kept) -> dict[str, Any]:
     chosen = {name: value for name, value in flat(record.settings).items() if name != "seed"}
     folder = board.collection.folders.get(record.key)
     return {
@@ -128,7 +129,7 @@ def _curve(curve: Sequence[CurvePoint]) -> dict[str, Any]:
     return {"epochs": [row.epoch + 1 for row in rows], "terms": terms}
 
 
-def _tail(path: Any) -> list[str]:
+def _tail(path: Path) -> list[str]:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -136,8 +137,8 @@ def _tail(path: Any) -> list[str]:
     return text.splitlines()[-LOG_LINES:]
 
 
-def _images(board: Board) -> tuple[dict[str, Any], list[str]]:
-    """Return the images of each evaluation set by class, and bit strings of who is right."""
+def _images(board: Leaderboard) -> tuple[dict[str, Any], list[str]]:
+    """Return the images of each set by class, with a bit per cell and image: right or wrong."""
     found: dict[str, Any] = {}
     problems = []
     for dataset, truth in board.collection.truths.items():
@@ -162,13 +163,13 @@ def _images(board: Board) -> tuple[dict[str, Any], list[str]]:
 
 
 def _order(labels: NDArray[np.integer]) -> NDArray[np.intp]:
-    """Return the places of the images by class, thinned out if there are too many."""
+    """Return the indices of the images sorted by class, at most ``IMAGES`` of them."""
     places = np.argsort(labels, kind="stable")
     return places[:: max(1, math.ceil(len(places) / IMAGES))]
 
 
 def _listing(truth: Truth, name: str, order: NDArray[np.intp]) -> dict[str, Any]:
-    """Return how many images each class has, and their names without what all have in common."""
+    """Return the names of each class's images, without their common start and end."""
     labels = truth.labels[name][order]
     groups: list[dict[str, Any]] = []
     for number in range(len(truth.classes)):
@@ -181,7 +182,7 @@ def _listing(truth: Truth, name: str, order: NDArray[np.intp]) -> dict[str, Any]
 
 
 def _common(texts: Sequence[str]) -> str:
-    """Return what all texts start with; of a single one nothing, so that it keeps its name."""
+    """Return the common start of two or more texts; '' for one, so that it keeps its name."""
     if len(texts) < 2:
         return ""
     low, high = min(texts), max(texts)
@@ -196,7 +197,7 @@ def _bits(flags: NDArray[np.bool_]) -> str:
 
 
 def _short(value: float | None) -> float | None:
-    """Round to five digits; what is not a number is null."""
+    """Return a number with five digits; None for NaN."""
     if value is None or math.isnan(value):
         return None
     return float(f"{value:.5g}")

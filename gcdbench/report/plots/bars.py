@@ -2,83 +2,85 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
-import seaborn as sns
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from gcdbench.report.collect import SPLITS
-from gcdbench.report.leaderboard import Board
-from gcdbench.report.plots.canvas import drawing, horizontal_grid, sheet
-from gcdbench.report.style import looks
+from gcdbench.report.leaderboard import Leaderboard, Number
+from gcdbench.report.plots.canvas import (
+    INK,
+    MUTED,
+    PAPER,
+    belongs_to,
+    drawing,
+    horizontal_grid,
+    sheet,
+)
+from gcdbench.report.style import Look, looks
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
 WIDTH = 0.86  # of a group of bars
 
 
-def bars(board: Board) -> Figure:
+def bars(leaderboard: Leaderboard) -> Figure:
     """Draw the mean over seeds of every evaluation set; whiskers are standard deviations."""
-    table, methods = board.collection.table, board.rows
-    look = looks(methods)
-    datasets = [d for d in board.collection.datasets if board.sets_of(d)]
-    colours = {method: kind.colour for method, kind in look.items()}
-    hatches = {kind.colour: kind.hatch for kind in look.values()}
+    look = looks(leaderboard.rows)
+    sets = {
+        dataset: [name for name, _ in leaderboard.sets_of(dataset)]
+        for dataset in leaderboard.collection.datasets
+        if leaderboard.sets_of(dataset)
+    }
     with drawing():
-        widths = [len(board.sets_of(dataset)) for dataset in datasets]
-        figure = sheet(1.9 + 0.16 * sum(widths) * (len(methods) + 1.5), 5.4)
+        widths = [len(names) for names in sets.values()]
+        figure = sheet(1.9 + 0.16 * sum(widths) * (len(look) + 1.5), 5.4)
         panels = figure.subplots(
-            3, len(datasets), sharey=True, sharex="col", squeeze=False, width_ratios=widths
+            3, len(sets), sharey=True, sharex="col", squeeze=False, width_ratios=widths
         )
         for row, split in zip(panels, SPLITS, strict=True):
-            for axis, dataset in zip(row, datasets, strict=True):
-                order = [name for name, _ in board.sets_of(dataset)]
-                sns.barplot(
-                    table[(table["dataset"] == dataset) & (table["split"] == split)],
-                    x="set",
-                    y="accuracy",
-                    hue="method",
-                    order=order,
-                    hue_order=methods,
-                    palette=colours,
-                    saturation=1,
-                    errorbar="sd",
-                    width=WIDTH,
-                    err_kws={"linewidth": 0.8, "color": "#333333"},
-                    capsize=0.25,
-                    legend=False,
-                    ax=axis,
-                )
-                for bar in axis.patches:
-                    hatch = hatches[to_hex(bar.get_facecolor()).upper()]
-                    bar.set(hatch=hatch, edgecolor="white", linewidth=0.4)
-                _mark_missing(
-                    axis,
-                    [[board.lookup[dataset, name, split, m] for m in methods] for name in order],
-                )
-                axis.set(xlabel="", ylabel=f"{split} (%)", xticks=range(len(order)))
-                axis.set_xticklabels([set_title(name) for name in order])
+            for axis, (dataset, names) in zip(row, sets.items(), strict=True):
+                for place, (method, kind) in enumerate(look.items()):
+                    left = WIDTH * ((place + 0.5) / len(look) - 0.5)
+                    numbers = [leaderboard.lookup[dataset, name, split, method] for name in names]
+                    _bars(axis, numbers, kind, left, WIDTH / len(look))
+                axis.set(ylabel=f"{split} (%)", xlim=(-0.5, len(names) - 0.5))
+                axis.set_xticks(range(len(names)), [set_title(name) for name in names])
                 axis.label_outer()
             horizontal_grid(row)
         top = max(axis.get_ylim()[1] for axis in panels.flat)
-        panels[0, 0].set_ylim(0, min(100, 10 * np.ceil(top / 10)))
-        for axis, dataset in zip(panels[0], datasets, strict=True):
+        panels[0, 0].set_ylim(0, min(100, 10 * math.ceil(top / 10)))
+        for axis, dataset in zip(panels[0], sets, strict=True):
             axis.set_title(dataset_title(dataset))
         handles = [
-            Patch(facecolor=kind.colour, hatch=kind.hatch, edgecolor="white", label=method_title(m))
+            Patch(facecolor=kind.colour, hatch=kind.hatch, edgecolor=PAPER, label=method_title(m))
             for m, kind in look.items()
         ]
         figure.legend(handles=handles, loc="outside right upper")
     return figure
 
 
-def _mark_missing(axis: Axes, groups: list[list[Any]]) -> None:
-    """Put a cross where a bar would stand had it been measured."""
-    for place, rows in enumerate(groups):
-        for number, row in enumerate(rows):
-            if np.isnan(row.mean):
-                x = place - WIDTH / 2 + WIDTH * (number + 0.5) / len(rows)
-                axis.plot(x, 2, marker="x", color="#999999", markersize=3.5, markeredgewidth=0.8)
+def _bars(axis: Axes, numbers: list[Number], look: Look, left: float, width: float) -> None:
+    """Draw a method's bars on all sets of a dataset, and a cross for each missing number."""
+    x = np.arange(len(numbers)) + left
+    measured = np.array([number.seeds > 0 for number in numbers])
+    means = np.array([number.mean for number in numbers])
+    spread = np.array([number.std for number in numbers])
+    drawn: list[Artist] = []
+    if measured.any():
+        style: dict[str, Any] = {
+            "color": look.colour,
+            "hatch": look.hatch,
+            "edgecolor": PAPER,
+            "linewidth": 0.4,
+        }
+        drawn += axis.bar(x[measured], means[measured], width, **style)
+        drawn.append(axis.vlines(x, means - spread, means + spread, colors=INK, linewidths=0.8))
+    if not measured.all():
+        heights = np.full((~measured).sum(), 2.0)
+        drawn += axis.plot(x[~measured], heights, "x", color=MUTED, ms=3.5, mew=0.8)
+    belongs_to(numbers[0].method, drawn)

@@ -1,4 +1,4 @@
-"""Paper, pencils and the way into a file, for all plots."""
+"""What all plots share: style, colours, legends and writing files."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gcdbench.core.files import write_atomically
-from gcdbench.errors import UserError
-from gcdbench.report.leaderboard import Board
+from gcdbench.report.leaderboard import Leaderboard
 from gcdbench.report.style import Look
 from gcdbench.report.titles import method_title
 
-INK, FAINT = "#222222", "#DDDDDD"
+# The page replaces the first four by the colours of its theme. Text on a filled area must not
+# change with the theme, because the area does not; so it has colours of its own.
+INK, PAPER, MUTED, FAINT = "#222222", "#FFFFFF", "#666666", "#DDDDDD"
+ON_LIGHT, ON_DARK = "#111111", "#FEFEFE"
+METHOD = "method:"  # start of the id of what is drawn for a method
 STYLE: dict[Any, Any] = {
     **{"font.family": "DejaVu Sans", "font.size": 8.0, "axes.titlesize": 9.0},
     **{"axes.labelsize": 8.0, "xtick.labelsize": 7.5, "ytick.labelsize": 7.5},
-    **{"legend.fontsize": 7.5, "legend.frameon": False, "figure.facecolor": "white"},
+    **{"legend.fontsize": 7.5, "legend.frameon": False, "figure.facecolor": PAPER},
     **{"text.color": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK},
-    **{"axes.edgecolor": "#888888", "axes.linewidth": 0.7, "axes.axisbelow": True},
+    **{"axes.edgecolor": MUTED, "axes.linewidth": 0.7, "axes.axisbelow": True},
     **{"axes.spines.top": False, "axes.spines.right": False},
     **{"grid.color": FAINT, "grid.linewidth": 0.6, "xtick.major.width": 0.7},
     **{"ytick.major.width": 0.7, "hatch.linewidth": 0.5, "lines.linewidth": 1.4},
     **{"pdf.fonttype": 42, "svg.fonttype": "none"},  # text stays text; journals refuse Type 3
+    **{"svg.hashsalt": "gcdbench"},  # ids in an SVG are the same in every process
 }
-
-
-class NothingToDraw(UserError):
-    """A plot that these records hold no data for."""
 
 
 @contextmanager
@@ -53,8 +54,14 @@ def sheet(width: float, height: float) -> Figure:
     return figure
 
 
+def belongs_to(method: str, artists: Iterable[Artist]) -> None:
+    """Mark what is drawn for a method, so that the page can hide it."""
+    for artist in artists:
+        artist.set_gid(METHOD + method)
+
+
 def legend(figure: Figure, looks: dict[str, Look], **options: Any) -> None:
-    """Put one entry per method beside or below the plots."""
+    """Add a legend with one entry per method."""
     handles = [
         Line2D([], [], color=look.colour, marker=look.marker, linestyle=look.dashes, label=title)
         for title, look in ((method_title(method), look) for method, look in looks.items())
@@ -64,12 +71,12 @@ def legend(figure: Figure, looks: dict[str, Look], **options: Any) -> None:
     figure.legend(handles=handles, **{"loc": "outside right upper", **options})
 
 
-def footnote_on_incomplete(figure: Figure, board: Board) -> None:
-    """Say which methods a plot of means over datasets leaves out."""
-    if board.incomplete:
-        left_out = ", ".join(map(method_title, board.incomplete))
+def footnote_on_incomplete(figure: Figure, leaderboard: Leaderboard) -> None:
+    """Name the methods that a plot of means over datasets leaves out."""
+    if leaderboard.incomplete:
+        left_out = ", ".join(map(method_title, leaderboard.incomplete))
         text = f"not shown, because datasets are missing: {left_out}"
-        figure.supxlabel(text, fontsize=6.5, color="#666666", x=0.99, ha="right")
+        figure.supxlabel(text, fontsize=6.5, color=MUTED, x=0.99, ha="right")
 
 
 def horizontal_grid(axes: Iterable[Axes]) -> None:
@@ -80,8 +87,8 @@ def horizontal_grid(axes: Iterable[Axes]) -> None:
 
 
 def write(figure: Figure, path: Path) -> list[Path]:
-    """Write a figure as PNG and PDF beside each other; the same figure gives the same bytes."""
-    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every table of a font
+    """Write a figure as PNG and as PDF; the same figure gives the same bytes."""
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it logs every table of a font
     with drawing():
         figure.draw_without_rendering()  # the layout leaves room for the ticks of its last pass
     paths = []

@@ -1,12 +1,13 @@
-"""Critical-difference diagram: which methods cannot be told apart by their ranks."""
+"""Critical-difference diagram: average ranks, and which methods do not differ significantly."""
 
 from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gcdbench.report.leaderboard import Board
-from gcdbench.report.plots.canvas import INK, NothingToDraw, drawing, sheet
+from gcdbench.report.leaderboard import Leaderboard
+from gcdbench.report.plots import NothingToDraw
+from gcdbench.report.plots.canvas import INK, MUTED, drawing, sheet
 from gcdbench.report.statistics import Ranking
 from gcdbench.report.style import looks
 from gcdbench.report.titles import method_title
@@ -15,9 +16,9 @@ STEP = 0.42  # between two names
 BELOW = 0.55  # from the axis to the first group
 
 
-def critical(board: Board) -> Figure:
+def critical(leaderboard: Leaderboard) -> Figure:
     """Draw average ranks; a bar joins methods whose ranks differ by less than Nemenyi's value."""
-    ranking = board.ranking
+    ranking = leaderboard.ranking
     if ranking is None:
         raise NothingToDraw("critical: needs two methods on two datasets or more, all recorded")
     count = len(ranking.methods)
@@ -34,12 +35,12 @@ def critical(board: Board) -> Figure:
             y = 0.3 + 0.22 * number
             span = [ranking.ranks[first] - 0.03, ranking.ranks[last] + 0.03]
             axis.plot(span, [y, y], color=INK, lw=2.6, solid_capstyle="butt")
-        _names(axis, board, ranking, half)
+        _names(axis, leaderboard, ranking, half)
         text = f"Friedman χ² = {ranking.chi2:.2f}, p = {ranking.p:.2g}, {ranking.datasets} datasets"
-        if board.incomplete:
-            missing = ", ".join(map(method_title, board.incomplete))
+        if leaderboard.incomplete:
+            missing = ", ".join(map(method_title, leaderboard.incomplete))
             text += f"; not ranked, because datasets are missing: {missing}"
-        figure.supxlabel(text, fontsize=7, color="#666666")
+        figure.supxlabel(text, fontsize=7, color=MUTED)
     return figure
 
 
@@ -59,9 +60,9 @@ def _scale(axis: Axes, ranking: Ranking) -> None:
     )
 
 
-def _names(axis: Axes, board: Board, ranking: Ranking, half: int) -> None:
-    """Write the better half at the left and the other at the right, worst names innermost."""
-    look, count = looks(board.rows), len(ranking.methods)
+def _names(axis: Axes, leaderboard: Leaderboard, ranking: Ranking, half: int) -> None:
+    """Write the names of the better half at the left and of the others at the right."""
+    look, count = looks(leaderboard.rows), len(ranking.methods)
     below = BELOW + 0.22 * len(ranking.groups)
     for place, (method, rank) in enumerate(zip(ranking.methods, ranking.ranks, strict=True)):
         left = place < half

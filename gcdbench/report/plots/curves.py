@@ -1,15 +1,17 @@
-"""How training went: loss and, where it was measured, accuracy by epoch."""
+"""Loss and, if it was measured, accuracy by epoch."""
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gcdbench.report import plot_data as series
-from gcdbench.report.leaderboard import Board
+from gcdbench.report import plot_data
+from gcdbench.report.leaderboard import Leaderboard
+from gcdbench.report.plots import NothingToDraw
 from gcdbench.report.plots.canvas import (
-    NothingToDraw,
+    belongs_to,
     drawing,
     horizontal_grid,
     legend,
@@ -19,10 +21,10 @@ from gcdbench.report.style import Look, looks
 from gcdbench.report.titles import dataset_title
 
 
-def curves(board: Board) -> Figure:
+def curves(leaderboard: Leaderboard) -> Figure:
     """Draw means over seeds with a band from the least to the greatest seed."""
-    records = board.collection.records
-    losses, accuracies = series.losses(records), series.learning(records)
+    records = leaderboard.collection.records
+    losses, accuracies = plot_data.losses(records), plot_data.learning(records)
     if losses.empty:
         raise NothingToDraw("curves: these records hold no learning curves")
     rows: list[tuple[str, pd.DataFrame, str]] = [("loss", losses, "loss")]
@@ -30,14 +32,18 @@ def curves(board: Board) -> Figure:
         chosen = accuracies[accuracies["role"] == role]
         if not chosen.empty:
             rows.append((f"{role}, All (%)", chosen, "accuracy"))
-    datasets = [d for d in board.collection.datasets if d in set(losses["dataset"])]
-    look = looks(board.rows)
+    datasets = [d for d in leaderboard.collection.datasets if d in set(losses["dataset"])]
+    look = looks(leaderboard.rows)
     with drawing():
         figure = sheet(1.6 + 2.0 * len(datasets), 0.7 + 1.5 * len(rows))
         panels = figure.subplots(len(rows), len(datasets), squeeze=False, sharex="col")
         for line, (title, table, column) in zip(panels, rows, strict=True):
+            grouped = table.groupby(["dataset", "method", "epoch"])[column]
+            seeds = grouped.agg(["min", "mean", "max"])
             for axis, dataset in zip(line, datasets, strict=True):
-                _draw(axis, table[table["dataset"] == dataset], column, look)
+                axis.locator_params(nbins=4)
+                if dataset in seeds.index:
+                    _draw(axis, seeds.loc[[dataset]].droplevel("dataset"), look)
             if column == "accuracy":
                 top = max(axis.get_ylim()[1] for axis in line)
                 for axis in line:
@@ -52,14 +58,15 @@ def curves(board: Board) -> Figure:
     return figure
 
 
-def _draw(axis: Axes, table: pd.DataFrame, column: str, look: dict[str, Look]) -> None:
+def _draw(axis: Axes, seeds: pd.DataFrame, look: dict[str, Look]) -> None:
+    """Draw a line per method through the means over seeds, and the band of all seeds."""
     for method, kind in look.items():
-        rows = table[table["method"] == method].groupby("epoch")[column]
-        mean = rows.mean()
-        if mean.empty:
+        if method not in seeds.index:
             continue
-        axis.plot(
-            mean.index,
+        rows = seeds.loc[method].dropna()
+        epochs, (low, mean, high) = rows.index.to_numpy(), rows.to_numpy().T
+        lines = axis.plot(
+            epochs,
             mean,
             color=kind.colour,
             ls=kind.dashes,
@@ -68,4 +75,6 @@ def _draw(axis: Axes, table: pd.DataFrame, column: str, look: dict[str, Look]) -
             markevery=1 if len(mean) <= 12 else len(mean) // 6,
             lw=1.2,
         )
-        axis.fill_between(mean.index, rows.min(), rows.max(), color=kind.colour, alpha=0.15, lw=0)
+        around = np.r_[epochs, epochs[::-1]], np.r_[low, high[::-1]]
+        band = axis.fill(*around, color=kind.colour, alpha=0.15, lw=0)
+        belongs_to(method, [*lines, *band])

@@ -1,33 +1,41 @@
-"""Confusion between old and new: where the images of a set end up."""
+"""Confusion between old and new classes: shares of the kinds of error."""
 
 from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from gcdbench.report import plot_data as series
-from gcdbench.report.leaderboard import Board
+from gcdbench.report import plot_data
+from gcdbench.report.leaderboard import Leaderboard
 from gcdbench.report.plot_data import OUTCOMES
-from gcdbench.report.plots.canvas import NothingToDraw, drawing, footnote_on_incomplete, sheet
+from gcdbench.report.plots import NothingToDraw
+from gcdbench.report.plots.canvas import (
+    ON_DARK,
+    ON_LIGHT,
+    drawing,
+    footnote_on_incomplete,
+    sheet,
+)
 from gcdbench.report.titles import method_title
 
-# right in grey; errors among old in blues, among new in oranges; the two that cross are dark
+# Right in grey; errors among old in blues, among new in oranges; the two that cross are dark. None
+# is a method's colour: the page gives those another shade in its dark theme.
 COLOURS = {
     "all": "#D9D9D9",
     "old_to_wrong_old": "#9CCDEB",
-    "old_to_new": "#0072B2",
+    "old_to_new": "#0A6CAB",
     "new_to_old": "#C14A00",
     "new_to_wrong_new": "#F4B98A",
 }
 
 
-def errors(board: Board) -> Figure:
+def errors(leaderboard: Leaderboard) -> Figure:
     """Draw the shares of right images and of the four kinds of error, mean over datasets."""
-    table = series.outcomes(board)
+    table = plot_data.outcomes(leaderboard)
     roles = [r for r in ("source", "shifted") if r in table.index.get_level_values("role")]
     table = table.dropna()
     if table.empty:
         raise NothingToDraw("errors: these records do not say which kinds of error were made")
-    methods = [m for m in reversed(board.methods) if m not in board.incomplete]
+    methods = [m for m in reversed(leaderboard.methods) if m not in leaderboard.incomplete]
     with drawing():
         figure = sheet(7.2, 0.95 + 0.26 * len(methods))
         panels = figure.subplots(1, len(roles), sharey=True, squeeze=False)[0]
@@ -39,7 +47,7 @@ def errors(board: Board) -> Figure:
                 axis.barh(methods, shares, left=left, color=COLOURS[kind], label=title, height=0.72)
                 for place, (start, share) in enumerate(zip(left, shares, strict=True)):
                     if share >= 5:
-                        ink = "white" if kind in ("old_to_new", "new_to_old") else "#222222"
+                        ink = ON_DARK if kind in ("old_to_new", "new_to_old") else ON_LIGHT
                         middle = start + share / 2
                         axis.text(
                             middle, place, f"{share:.0f}", ha="center", va="center", color=ink
@@ -51,5 +59,5 @@ def errors(board: Board) -> Figure:
         panels[0].set_yticks(range(len(methods)), [method_title(method) for method in methods])
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=5, columnspacing=1.2)
-        footnote_on_incomplete(figure, board)
+        footnote_on_incomplete(figure, leaderboard)
     return figure

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numbers
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gcdbench.report.plots.canvas import NothingToDraw, drawing, horizontal_grid, legend, sheet
+from gcdbench.report.plots import NothingToDraw
+from gcdbench.report.plots.canvas import MUTED, drawing, horizontal_grid, legend, sheet
 from gcdbench.report.sensitivity import Varied
 from gcdbench.report.style import looks
 from gcdbench.report.titles import dataset_title, in_order
@@ -43,7 +45,7 @@ def sensitivity(varied: Varied) -> Figure:
                     axis.fill_between(x, rows["min"], rows["max"], color=kind.colour, alpha=0.15)
                 own = varied.defaults.get(dataset)
                 if own in place:
-                    axis.axvline(place[own], color="#888888", ls=":", lw=0.9, zorder=0)
+                    axis.axvline(place[own], color=MUTED, ls=":", lw=0.9, zorder=0)
                 axis.set_xscale(scale)
                 axis.set_xticks(list(place.values()), [str(value) for value in place])
                 axis.tick_params(axis="x", labelrotation=35 if len(place) > 3 else 0)
@@ -71,8 +73,11 @@ def _order(value: object) -> tuple[bool, float, str]:
     return True, 0.0, str(value)
 
 
-def _axis(values: list) -> tuple[dict[object, float], str]:
-    """Place numbers where they belong, on a log scale if they span much; other values evenly."""
+def _axis(values: list[Any]) -> tuple[dict[object, float], str]:
+    """Return the position of each value and the scale: log for a wide range of numbers.
+
+    Values that are not numbers are spaced evenly.
+    """
     if any(_order(value)[0] for value in values):
         return {value: float(number) for number, value in enumerate(values)}, "linear"
     wide = min(values) > 0 and np.log10(max(values) / min(values)) > 1

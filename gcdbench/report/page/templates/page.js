@@ -19,7 +19,7 @@ function svg(markup, width, height) {
 }
 const fixed = (value, digits = 1) => (value === null ? "–" : value.toFixed(digits));
 const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(1);
-const colour = (method) => `m m${Object.keys(data.methods).indexOf(method)}`;
+const colour = (method) => `m${Object.keys(data.methods).indexOf(method)}`;
 
 /* Theme: the system's, unless one was chosen here before. */
 const root = document.documentElement;
@@ -190,7 +190,7 @@ for (const chip of $$(".chip")) {
   chip.addEventListener("click", () => {
     const visible = chip.getAttribute("aria-pressed") === "false";
     chip.setAttribute("aria-pressed", String(visible));
-    for (const group of $$(`#figures .panels g.m${chip.dataset.method}`)) group.style.display = visible ? "" : "none";
+    for (const group of $$(`#figures g.m${chip.dataset.method}`)) group.style.display = visible ? "" : "none";
   });
 }
 

@@ -1,0 +1,63 @@
+"""Leaderboards for programs: CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gcdbench.report.columns import NUMBERS, Column, Row, shown_in, standing_columns
+from gcdbench.report.leaderboard import Leaderboard
+
+
+def as_csv(leaderboard: Leaderboard) -> str:
+    """Return the leaderboard as CSV, one row per number; what is missing has empty fields."""
+    columns = shown_in("csv", NUMBERS)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([column.name for column in columns])
+    for one in leaderboard.numbers:
+        writer.writerow([_field(column.value(one)) for column in columns])
+    return buffer.getvalue()
+
+
+def _field(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def as_json(leaderboard: Leaderboard) -> str:
+    """Return everything that a leaderboard shows as JSON."""
+    standings = shown_in("json", standing_columns(leaderboard))
+    numbers, ranking = shown_in("json", NUMBERS), leaderboard.ranking
+    data = {
+        "suite": leaderboard.suite,
+        "ranked_by": {"role": leaderboard.role, "split": "All"},
+        "methods": [_fields(standings, one) for one in leaderboard.standings],
+        "numbers": [_fields(numbers, one) for one in leaderboard.numbers],
+        "comparisons": [one.__dict__ for one in leaderboard.comparisons],
+        "ranking": None if ranking is None else ranking.__dict__,
+        "caveats": leaderboard.caveats,
+        "missing": [place._asdict() for place in leaderboard.collection.missing],
+        "left_out": [one.__dict__ for one in leaderboard.collection.left_out],
+    }
+    return json.dumps(_plain(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _fields(columns: list[Column[Row]], row: Row) -> dict[str, Any]:
+    return {column.name: column.value(row) for column in columns}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON can hold: null instead of NaN, six decimals at most."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return None if math.isnan(value) else round(value, 6)
+    return value
