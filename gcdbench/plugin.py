@@ -63,7 +63,7 @@ from gcdbench.ops.pair_losses import (
     same_top_dimensions,
     with_label_pairs,
 )
-from gcdbench.ops.precision import full_precision
+from gcdbench.ops.precision import full_precision, widen
 from gcdbench.ops.random import draw_beta, draw_integers, draw_permutation, draw_uniform, seeded
 from gcdbench.ops.transport import balanced_targets, sinkhorn, unbalanced_transport
 from gcdbench.ops.universal_adaptation import (
@@ -163,5 +163,6 @@ __all__ = [
     "unbalanced_transport",
     "unit_rows_",
     "warm_start",
+    "widen",
     "with_label_pairs",
 ]

@@ -28,6 +28,7 @@ from gcdbench.plugin import (
     pairwise_cross_entropy,
     ramp_up,
     same_top_dimensions,
+    widen,
     with_label_pairs,
 )
 
@@ -82,4 +83,4 @@ class RankStats(Method):
         return Step(terms, features, logits)
 
     def classify(self, features: Tensor) -> Tensor:
-        return self.classifier(features).float()
+        return widen(self.classifier(features))

@@ -101,8 +101,10 @@ class Composed(nn.Module):
         return replace(step, terms=terms)
 
     def _recording(self) -> contextlib.AbstractContextManager[Recording]:
-        wanted = any("attention" in one.requires for one in self.techniques.values())
-        return self.backbone.recording() if wanted else contextlib.nullcontext(Recording())
+        wanting = [one for one in self.techniques.values() if "attention" in one.requires]
+        if not wanting:
+            return contextlib.nullcontext(Recording())
+        return self.backbone.recording(gradient=any(one.attention_gradient for one in wanting))
 
     def _token_hooks(self, batch: Batch, clock: Clock) -> list[TokenHook]:
         def hook(technique: Technique) -> TokenHook:

@@ -264,6 +264,7 @@ class Technique(nn.Module):
     paper: ClassVar[str] = ""
     # of: logits, projection, tokens, attention (patch embedding and attention in Step.recording)
     requires: ClassVar[frozenset[str]] = frozenset()
+    attention_gradient: bool = False  # whether its terms teach the recorded attention
 
     @dataclass(frozen=True)
     class Config:
