@@ -218,9 +218,7 @@ def given_partners(labelled, *, generator):
 
 def test_mixup_blends_images_and_labels_by_one_share(monkeypatch):
     share = torch.tensor([0.25, 0.6, 0.25, 0.6])
-    replaced(
-        monkeypatch, "mixup", partners_within=given_partners, draw_beta=lambda *_, **__: share
-    )
+    replaced(monkeypatch, "mixup", partners_within=given_partners, draw_beta=lambda *_, **__: share)
     batch = batch_of(index=torch.tensor([10, 11, 12, 13]))
     mixed = make("mixup").mix(batch, at())
     other = batch.views[:, [1, 0, 3, 2]]
