@@ -24,7 +24,7 @@ from gcdbench.ops.domain_losses import (
     reverse_gradient,
     warm_start,
 )
-from gcdbench.ops.kmeans.api import assign, semi_supervised_kmeans
+from gcdbench.ops.kmeans.api import KMeansResult, assign, semi_supervised_kmeans
 from gcdbench.ops.losses import (
     UNLABELLED,
     cross_entropy_on,
@@ -98,6 +98,7 @@ __all__ = [
     "EpochPlan",
     "FitContext",
     "GCDHead",
+    "KMeansResult",
     "MLPCritic",
     "Method",
     "Model",

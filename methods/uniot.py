@@ -135,16 +135,23 @@ class UniOT(Method):
             iterations=c.iterations,
         )
         detecting = clock.step > c.detect_after
-        common = self._common_class_loss(target, generator) if detecting else 0 * private
+        common, watched = 0 * private, {}
+        if detecting:
+            common, rejected = self._common_class_loss(target, generator)
+            watched["predicted_new"] = rejected.float().mean()
         terms = {
             "classify": classify,
             "private": c.target_weight * private,
             "common": c.target_weight * common,
         }
-        return Step(terms, features, embeddings=n.detach())
+        return Step(terms, features, embeddings=n.detach(), diagnostics=watched)
 
-    def _common_class_loss(self, target: Tensor, generator: Generator) -> Tensor:
-        """Classify the target images that transport assigns to an old class."""
+    def _common_class_loss(self, target: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Classify the target images that transport assigns to an old class.
+
+        Returns:
+            The loss, and which of the images (n,) transport rejects: they are taken for new.
+        """
         c = self.config
         memory = self._remembered(len(self.queue), generator)
         found = self._detect(torch.cat([memory, target.detach()]), generator)
@@ -152,7 +159,8 @@ class UniOT(Method):
             self.class_mass.lerp_(found.class_mass, 1 - c.mass_momentum)
         sure = found.common if c.drop_absent else found.confident
         labels, sure = found.labels[len(memory) :], sure[len(memory) :]
-        return cross_entropy_on(self.known(target), labels, sure, temperature=c.temperature)
+        loss = cross_entropy_on(self.known(target), labels, sure, temperature=c.temperature)
+        return loss, ~found.confident[len(memory) :]
 
     def _detect(self, n: Tensor, generator: Generator, tolerance: float = 1e-4) -> Detection:
         """Transport rows to the old classes, beside fake ones that make both sides equal."""

@@ -28,6 +28,7 @@ class TrainConfig:
     decay: Literal["matrices", "all"] = "matrices"  # SimGCD and HiLo spare 1-d parameters
     min_lr_share: float = 1e-3  # the cosine ends at lr/1000, released codes
     warmup_epochs: int = 0  # linear from lr * min_lr_share; UNO uses 10
+    sampling: Literal["balanced", "natural"] = "balanced"  # half labelled, as in GCD and SimGCD
     draws_per_epoch: int | None = None  # images drawn per epoch; as many as the pool has by default
     view_bank: int = 0  # pre-drawn views per image, kept as frozen features; 0: fresh ones
     amp: bool = True  # mixed precision on CUDA; never on CPU

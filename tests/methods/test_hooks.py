@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from helpers.bench import bench
 
 from gcdbench.core import registry
 from gcdbench.core.method_spec import MethodSpec
+from gcdbench.ops.metrics import accuracies
 from gcdbench.training.compose import Composed
 from gcdbench.training.conformance import Bench
 from gcdbench.training.method import Clock, PoolFeatures, Technique, balanced_weights, seeded
@@ -83,7 +85,9 @@ def test_gcd_clusters_directions_with_labelled_images_in_the_clusters_of_their_c
 def test_uniot_detects_common_classes_only_after_its_first_steps(monkeypatch):
     made = started("uniot", detect_after=100, hidden_dim=16, projection_dim=8)
     method, batch = made.model.method, made.batch(made.mixed_rows())
-    monkeypatch.setattr(method, "_common_class_loss", lambda target, _: target.sum() * 0 + 7)
+    rejected = torch.tensor([True, False, True, True])
+    given = lambda target, _: (target.sum() * 0 + 7, rejected)  # noqa: E731
+    monkeypatch.setattr(method, "_common_class_loss", given)
     found = [method.step(batch, at(s)).terms["common"].item() for s in (0, 100, 101)]
     assert found == pytest.approx([0.0, 0.0, 0.7])
 
@@ -135,6 +139,102 @@ def test_uno_and_orca_start_an_epoch_with_empty_sums():
     assert orca.model.method.confidence[1] == hidden
     orca.model.begin_epoch(orca.clock(), orca.services)
     assert not orca.model.method.confidence.any()
+
+
+def two_sets() -> tuple[PoolFeatures, torch.Tensor]:
+    """Return features of two sets, of which the second one is turned by 40 degrees."""
+    generator = seeded("sets")
+    classes = torch.arange(120) % 6
+    shifted = torch.arange(120) >= 60
+    angles = (classes * 30 + shifted * 40).deg2rad()
+    noise = 0.01 * torch.randn(120, 2, generator=generator)
+    features = F.pad(torch.stack([angles.cos(), angles.sin()], 1) + noise, (0, 46))
+    rows = torch.arange(120)
+    labelled, unlabelled = rows[(classes < 4) & (rows < 30)], rows[30:]
+    labels = torch.full((120,), -1)
+    labels[labelled] = classes[labelled]
+    queries = torch.cat([rows[30:60], rows[60:]])
+    pool = PoolFeatures(
+        features, {}, labels, labelled, unlabelled, queries, (rows[30:60], rows[60:])
+    )
+    return pool, classes[queries]
+
+
+def agreement(found: torch.Tensor, classes: torch.Tensor) -> float:
+    return accuracies(preds=found, labels=classes, num_old=4).all
+
+
+@pytest.mark.parametrize("clustering", ["per_set", "per_set_plain"])
+def test_gcd_can_cluster_every_evaluation_set_by_itself(clustering):
+    made = started("gcd", clustering=clustering, hidden_dim=8, out_dim=8, bottleneck_dim=8)
+    pool, classes = two_sets()
+    found = made.model.predict(pool, made.services)
+    near, far = slice(0, 30), slice(30, None)
+    assert agreement(found[near], classes[near]) == 1
+    if clustering == "per_set":
+        old = classes[near] < 4  # labelled images name the clusters
+        assert torch.equal(found[near][old], classes[near][old])
+    else:
+        assert agreement(found[far], classes[far]) == 1
+        pooled = started("gcd").model.predict(pool, made.services)
+        assert agreement(pooled[far], classes[far]) < 1
+
+
+def test_gcd_refuses_to_cluster_sets_that_share_images():
+    made = started("gcd", clustering="per_set", hidden_dim=8, out_dim=8, bottleneck_dim=8)
+    pool, _ = two_sets()
+    twice = replace(pool, sets=(pool.sets[0], pool.sets[0]))
+    with pytest.raises(ValueError, match="in two evaluation sets"):
+        made.model.predict(twice, made.services)
+
+
+# --- diagnostics
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_tells_the_share_of_unlabelled_rows_that_it_takes_for_new(name):
+    small = {"detect_after": -1, "hidden_dim": 16, "projection_dim": 8} if name == "uniot" else {}
+    made = started(name, **small)
+    found = [made.update().diagnostics for _ in range(3)]  # an epoch
+    shares = [float(one["predicted_new"]) for one in found if "predicted_new" in one]
+    assert shares
+    assert all(0 <= share <= 1 for share in shares)
+
+
+def test_the_share_predicted_new_is_that_of_the_unlabelled_rows_of_all_views(monkeypatch):
+    made = started("simgcd")
+    method, batch = made.model.method, made.batch(made.mixed_rows())
+    logits = torch.zeros(2 * len(batch), 6)
+    hidden = (~batch.labelled).repeat(2).nonzero().squeeze(1)
+    logits[:, 0] = 1
+    logits[batch.labelled.repeat(2), 5] = 2  # labelled rows do not count
+    logits[hidden[: len(hidden) // 4], 4] = 2  # the first new class
+    logits[hidden[-1], 3] = 2  # the last old one
+    given = method.step(batch, made.clock())
+    monkeypatch.setattr(method, "step", lambda *_: replace(given, logits=logits))
+    share = made.model.step(batch, made.clock()).diagnostics["predicted_new"]
+    assert share == pytest.approx((len(hidden) // 4) / len(hidden))
+
+
+# --- sampling
+
+
+@pytest.mark.parametrize(("sampling", "share"), [("balanced", 0.5), ("natural", 16 / 48)])
+def test_batches_are_half_labelled_or_drawn_as_the_pool_is(sampling, share):
+    made = bench(MethodSpec.parse("simgcd"))
+    made.model.method.task = replace(made.task, sampling=sampling)
+    weights = made.model.begin_epoch(made.clock(), made.services)
+    labelled = weights[made.labels >= 0].sum() / weights.sum()
+    assert labelled.item() == pytest.approx(share)
+
+
+def test_orca_and_uno_draw_naturally_as_their_codes_do():
+    natural = [
+        name
+        for name in METHODS
+        if registry.get("method", name).constants.get("train_defaults", {}).get("sampling")
+    ]
+    assert natural == ["orca", "uno"]
 
 
 # --- composition

@@ -220,7 +220,7 @@ def test_mixup_blends_images_and_labels_by_one_share(monkeypatch):
     share = torch.tensor([0.25, 0.6, 0.25, 0.6])
     replaced(monkeypatch, "mixup", partners_within=given_partners, draw_beta=lambda *_, **__: share)
     batch = batch_of(index=torch.tensor([10, 11, 12, 13]))
-    mixed = make("mixup").mix(batch, at())
+    mixed = make("mixup", share="image").mix(batch, at())
     other = batch.views[:, [1, 0, 3, 2]]
     s = share.view(1, 4, 1, 1, 1)
     torch.testing.assert_close(mixed.views, s * batch.views + (1 - s) * other)
@@ -409,3 +409,23 @@ def test_patchmix_weighs_its_terms_by_kind():
         torch.testing.assert_close(after[f"patchmix.{name}"], factor * before[f"patchmix.{name}"])
     for name in ("classify", "distil", "entropy"):
         torch.testing.assert_close(after[f"patchmix.{name}"], before[f"patchmix.{name}"])
+
+
+@pytest.mark.parametrize("name", ["mixup", "cutmix"])
+def test_one_share_is_drawn_for_a_batch_unless_every_image_shall_have_its_own(name):
+    labels = torch.zeros(16, dtype=torch.long)
+    labels[8:] = -1
+    batch = batch_of(labels)
+
+    def shares(**config):
+        mixed = make(name, labels, **config).mix(batch, at(seed=3))
+        changed = (mixed.views - batch.views).flatten(2).abs().gt(0).double().mean(2)
+        return changed, mixed
+
+    by_image, _ = shares(share="image")
+    together, mixed = shares()
+    if name == "cutmix":  # pixels that changed: the box, for all images that have a partner
+        assert len(by_image[by_image > 0].unique()) > 3
+        assert len(together[together > 0].unique()) == 1
+    else:
+        assert len(mixed.index.unique()) == 16  # all rows keep their image, or none does

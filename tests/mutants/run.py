@@ -110,9 +110,9 @@ def survivors(mutants: Sequence[Mutant], report=lambda mutant, caught, seconds: 
     torch.set_num_threads(1)
     alive = []
     with project_copy() as root:
-        for tests in sorted({mutant.tests for mutant in mutants}):
-            if not passes(root, tests):
-                raise RuntimeError(f"{' '.join(tests)} fails without any mutant")
+        files = sorted({test for mutant in mutants for test in mutant.tests})
+        if not passes(root, files):
+            raise RuntimeError(f"a test of {' '.join(files)} fails without any mutant")
         for mutant in mutants:
             began = time.monotonic()
             with applied(mutant, root):
