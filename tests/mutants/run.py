@@ -34,7 +34,12 @@ class Mutant:
     file: str
     old: str
     new: str
-    tests: tuple[str, ...]
+    tests: tuple[str, ...]  # arguments of pytest
+
+    @property
+    def files(self) -> list[str]:
+        """The test files."""
+        return [test for test in self.tests if test.endswith(".py")]
 
     def __str__(self) -> str:
         return f"{self.file}: {self.old!r} -> {self.new!r}"
@@ -110,7 +115,7 @@ def survivors(mutants: Sequence[Mutant], report=lambda mutant, caught, seconds: 
     torch.set_num_threads(1)
     alive = []
     with project_copy() as root:
-        files = sorted({test for mutant in mutants for test in mutant.tests})
+        files = sorted({file for mutant in mutants for file in mutant.files})
         if not passes(root, files):
             raise RuntimeError(f"a test of {' '.join(files)} fails without any mutant")
         for mutant in mutants:
