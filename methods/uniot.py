@@ -28,6 +28,7 @@ from gcdbench.plugin import (
     Batch,
     Clock,
     Detection,
+    EpochPlan,
     FitContext,
     Method,
     PoolFeatures,
@@ -62,6 +63,8 @@ class UniOT(Method):
 
     @dataclass(frozen=True)
     class Config:
+        preset: Literal["ours", "released"] = "ours"  # our decisions where the task differs
+        class_balanced: bool = False  # ours; released: labelled images of all classes equally often
         target_weight: float = 0.1  # lambda, of both target terms; released
         temperature: float = 0.1  # released
         clusters_per_class: float = 3.0  # our decision; released 1.6 to 3 on similar data
@@ -81,6 +84,10 @@ class UniOT(Method):
         kmeans_init: int = 5  # released
         kmeans_iter: int = 20  # released
         transport_rows: int = 50000  # images predicted in one transport; our decision, for memory
+
+        presets: ClassVar[dict[str, dict[str, Any]]] = {
+            "released": {"class_balanced": True, "stop": "pot"},
+        }
 
     def __init__(self, config: Any, task: Task, backbone: Backbone) -> None:
         super().__init__(config, task, backbone)
@@ -110,6 +117,16 @@ class UniOT(Method):
         drawn = draw_permutation(len(ids), generator=context.generator("uniot queue"))
         drawn = drawn[: len(self.queue)]
         self.queue.push(self.embed(pool.features[pool.unlabelled][drawn]), ids[drawn])
+
+    def begin_epoch(self, clock: Clock, context: FitContext) -> EpochPlan | None:
+        """Draw half of a batch labelled, and all old classes equally often, if that is asked."""
+        labels = self.task.labels
+        labelled = labels != UNLABELLED
+        if not self.config.class_balanced or not labelled.any():
+            return None
+        sizes = labels[labelled].bincount(minlength=self.task.num_old)
+        share = 1 / (sizes[labels.clamp(min=0)].double() * (sizes > 0).sum())
+        return EpochPlan(torch.where(labelled, share, 1 / max(int((~labelled).sum()), 1)))
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         c = self.config

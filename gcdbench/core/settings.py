@@ -26,6 +26,7 @@ class TrainConfig:
     momentum: float = 0.9  # released codes
     weight_decay: float = 5e-5  # released codes
     decay: Literal["matrices", "all"] = "matrices"  # SimGCD and HiLo spare 1-d parameters
+    schedule: Literal["cosine", "step"] = "cosine"  # step: a tenth after 85 %, as in AutoNovel
     min_lr_share: float = 1e-3  # the cosine ends at lr/1000, released codes
     warmup_epochs: int = 0  # linear from lr * min_lr_share; UNO uses 10
     sampling: Literal["balanced", "natural"] = "balanced"  # half labelled, as in GCD and SimGCD

@@ -56,14 +56,17 @@ class EpochEvent:
 
 
 def learning_rate(config: TrainConfig, epoch: int) -> float:
-    """Return the learning rate of a 0-based epoch: linear warm-up, then a cosine.
+    """Return the learning rate of a 0-based epoch: linear warm-up, then a cosine or one step.
 
     The cosine starts at the end of the warm-up and would reach its floor one epoch after the last.
+    The step is at 170 of 200 epochs, and there in proportion for other lengths.
     """
     floor = config.lr * config.min_lr_share
     warmup = config.warmup_epochs
     if epoch < warmup:
         return floor + (config.lr - floor) * epoch / max(warmup - 1, 1)
+    if config.schedule == "step":
+        return config.lr * (0.1 if epoch >= round(0.85 * config.epochs) else 1.0)
     progress = (epoch - warmup) / max(config.epochs - warmup, 1)
     return floor + (config.lr - floor) * (1 + math.cos(math.pi * progress)) / 2
 

@@ -115,6 +115,15 @@ def test_uniot_lets_the_mass_of_classes_follow_the_plan_by_its_momentum():
     torch.testing.assert_close(moved.model.method.class_mass, 0.9 * uniform + 0.1 * plan)
 
 
+def test_uniot_draws_all_old_classes_equally_often_as_its_code_does():
+    made = started("uniot", preset="released", hidden_dim=16, projection_dim=8)
+    labels = torch.tensor([0, 0, 0, 1, 2, 2, -1, -1, -1, -1])
+    made.model.method.task = replace(made.task, labels=labels)
+    weights = made.model.begin_epoch(made.clock(), made.services)
+    ninth = 1 / 9
+    assert weights.tolist() == pytest.approx([ninth] * 3 + [1 / 3, 1 / 6, 1 / 6] + [0.25] * 4)
+
+
 def test_ncdd_raises_certainty_and_spread_of_unlabelled_rows_alone():
     made = started("ncdd")
     rows = made.mixed_rows()

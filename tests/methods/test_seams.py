@@ -307,7 +307,8 @@ def pmtrans_case(monkeypatch, beta):
         caught.update(mixed=mixed, source=source, target=target, labels=labels, share=share)
         return mixed.sum() * 0 + 3
 
-    def labels_loss(logits, labels, pseudo_labels, confidence, share):
+    def labels_loss(logits, labels, pseudo_labels, confidence, share, *, fixed_denominators):
+        assert not fixed_denominators
         caught.update(logits=logits, pseudo_labels=pseudo_labels, label_share=share)
         return logits.sum() * 0 + 5
 

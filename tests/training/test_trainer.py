@@ -84,6 +84,12 @@ def test_the_warm_up_rises_in_a_line_from_the_floor_to_the_full_rate():
     np.testing.assert_allclose(found, [0.0, 0.1, 0.2, 0.3, 0.4, 0.4])
 
 
+def test_a_step_schedule_falls_to_a_tenth_at_170_of_200_epochs():
+    config = TrainConfig(lr=0.1, epochs=200, schedule="step")
+    found = [learning_rate(config, epoch) for epoch in (0, 169, 170, 199)]
+    np.testing.assert_allclose(found, [0.1, 0.1, 0.01, 0.01])
+
+
 def test_every_step_has_the_rate_of_its_epoch():
     bench, seen = make(), []
 
