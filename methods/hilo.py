@@ -74,7 +74,7 @@ class HiLo(Method):
         critic_inputs: Literal["standardised", "scaled", "raw"] = "standardised"  # ours
         critic_limit: float | None = 5.0  # of its scores, ours; released: none needed
         stop_at_independence: bool = True  # ours: features that fool the critic gain nothing more
-        critic_dim: int = 512  # hidden width of the perceptron, ours; no source gives one
+        critic_dim: int = 512  # hidden width of the perceptron, ours; not in the paper
         information_weight: float = 1.0  # paper and released
         domain_entropy_weight: float = 0.1  # paper and released
         kmeans_init: int = 10  # restarts, released
