@@ -47,7 +47,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
         path("simgcd"): [
             ('{"distil": (1 - c.sup_weight) * distil', '{"distil": c.sup_weight * distil'),
             ("student_temp=c.student_temp, teacher_temp=teacher_temp", "student_temp=teacher_temp"),
-            ("            entropy_weight=c.entropy_weight,\n", ""),
+            ("entropy_weight=c.entropy_weight", "entropy_weight=1.0"),
         ],
         hooks("logits"): [
             ("return Step(terms, features, cosines / c.student_temp", "return Step(terms, features, cosines"),
@@ -131,6 +131,8 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("return loss, ~found.confident[len(memory) :]", "return 0 * loss, ~found.confident[len(memory) :]"),
             ('"common": c.target_weight * common', '"common": common'),
             ("labels, sure = found.labels[len(memory) :], sure[len(memory) :]", "labels, sure = found.labels[-len(target) :], ~sure[-len(target) :]"),
+            ("share = 1 / (sizes[labels.clamp(min=0)]", "share = 1 / (sizes.sum()[None]"),
+            ('{"class_balanced": True', '{"class_balanced": False'),
             ("return [(heads, 1.0), (backbone, self.config.backbone_lr)]", "return [(heads, 1.0), (backbone, 1.0)]"),
             ("        self.clusters.normalise_()\n", ""),
             ("labels[rejected] = task.num_old + assign(", "labels[rejected] = assign("),
@@ -224,11 +226,13 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     "methods/techniques/cutmix.py": {
         seams("cutmix"): [
             ("boxes, share = cutmix_boxes(", "boxes, _ = cutmix_boxes("),
+            ('if self.config.share == "image" else 1', "if True else 1"),
             ("[cutmix(view, partners, boxes) for view in batch.views]", "[cutmix(batch.views[0], partners, boxes), batch.views[1]]"),
         ],
     },
     "methods/techniques/mixup.py": {
         seams("mixup"): [
+            ('if self.config.share == "image" else 1', "if True else 1"),
             ("mixup(view, partners, share)", "mixup(view, partners, 1 - share)"),
             ("partners[order] = order[partners_within(batch.labelled[order], generator=generator)]", "partners[order] = order.flip(0)"),
         ],
@@ -283,7 +287,9 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("weight * x + (1 - weight) * x[partners]", "(1 - weight) * x + weight * x[partners]"),
             ("(1 - covered).to(share.dtype)", "share"),
             ("of_source / (of_source + of_target)", "of_target / (of_source + of_target)"),
-            ("weight = (1 - share) * confidence", "weight = 1 - share"),
+            ("weight, tiny = (1 - share) * confidence,", "weight, tiny = (1 - share),"),
+            ("        sums[1] = sums[1].detach()\n", ""),
+            ("share = share * share.sum() / sums[0].detach()", "share = share * share.sum() / sums[0]"),
             ("for side in (labelled, ~labelled):\n        rows", "for side in (labelled | ~labelled,):\n        rows"),
             ("share * to_source + (1 - share) * to_target))", "share * to_target + (1 - share) * to_source))"),
         ],
@@ -347,6 +353,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("floor = config.lr * config.min_lr_share", "floor = 0.0"),
             ("p.ndim < 2 and config.decay", "p.ndim > 1 and config.decay"),
             ('group["lr"] = lr * group["scale"]', 'group["lr"] = lr'),
+            ("round(0.85 * config.epochs)", "round(0.9 * config.epochs)"),
             ("seen.nanmean(0)", "seen.nan_to_num().mean(0)"),
             ("(config.lr - floor) * epoch / max(warmup - 1, 1)", "(config.lr - floor) * epoch / max(warmup, 1)"),
         ],
