@@ -24,7 +24,7 @@ from gcdbench.ops.domain_losses import (
     reverse_gradient,
     warm_start,
 )
-from gcdbench.ops.kmeans.api import assign, semi_supervised_kmeans
+from gcdbench.ops.kmeans.api import KMeansResult, assign, semi_supervised_kmeans
 from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.losses import (
     cross_entropy_on,
@@ -63,7 +63,7 @@ from gcdbench.ops.pair_losses import (
     same_top_dimensions,
     with_label_pairs,
 )
-from gcdbench.ops.precision import full_precision
+from gcdbench.ops.precision import full_precision, widen
 from gcdbench.ops.random import draw_beta, draw_integers, draw_permutation, draw_uniform, seeded
 from gcdbench.ops.transport import balanced_targets, sinkhorn, unbalanced_transport
 from gcdbench.ops.universal_adaptation import (
@@ -101,6 +101,7 @@ __all__ = [
     "EpochPlan",
     "FitContext",
     "GCDHead",
+    "KMeansResult",
     "MLPCritic",
     "Method",
     "Model",
@@ -166,5 +167,6 @@ __all__ = [
     "unbalanced_transport",
     "unit_rows_",
     "warm_start",
+    "widen",
     "with_label_pairs",
 ]

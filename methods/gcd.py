@@ -8,16 +8,19 @@ labelled images always stay in the cluster of their class.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from gcdbench.plugin import (
+    UNLABELLED,
     Backbone,
     Batch,
     Clock,
     FitContext,
     GCDHead,
+    KMeansResult,
     Method,
     PoolFeatures,
     Step,
@@ -42,6 +45,7 @@ class GCD(Method):
         hidden_dim: int = 2048  # released
         bottleneck_dim: int = 256  # released
         out_dim: int = 65536  # released
+        clustering: Literal["pooled", "per_set", "per_set_plain"] = "pooled"  # released
         kmeans_init: int = 10  # released k-means script; its shell script uses 100
         kmeans_iter: int = 100  # released class default; its scripts use 10 and 200
 
@@ -65,21 +69,60 @@ class GCD(Method):
         sup_contrast = sup_con(z[labelled], labels[labelled], temperature=c.sup_contrast_temp)
 
         w = c.sup_weight
-        return Step({"contrast": (1 - w) * contrast, "sup_contrast": w * sup_contrast}, features)
+        terms = {"contrast": (1 - w) * contrast, "sup_contrast": w * sup_contrast}
+        return Step(terms, features, diagnostics=self._predicted_new(features, batch, clock))
+
+    def _predicted_new(self, features: Tensor, batch: Batch, clock: Clock) -> dict[str, Tensor]:
+        """Cluster the last batch of an epoch, to watch the share of images in new clusters.
+
+        It is a rough figure: old classes without a labelled image in the batch count as new.
+        """
+        last = (clock.step + 1) % clock.steps_per_epoch == 0
+        if not last or batch.labelled.all():
+            return {}
+        first, labelled = features[: len(batch)].detach(), batch.labelled
+        targets = batch.labels[labelled]
+        clusters = self._cluster(first[~labelled], first[labelled], targets, restarts=1)
+        known = len(targets.unique())
+        return {"predicted_new": (clusters.labels >= known).float().mean()}
 
     def project(self, features: Tensor) -> Tensor:
         return self.head(features)
 
     def predict(self, pool: PoolFeatures, context: FitContext) -> Tensor:
-        """Cluster the training images, then assign every query to its nearest centre."""
-        clusters = semi_supervised_kmeans(
-            pool.features[pool.unlabelled],
-            pool.features[pool.labelled],
-            pool.labels[pool.labelled],
+        """Cluster images and return the cluster of every query.
+
+        Pooled: the training images are clustered, and every query goes to its nearest centre.
+        Per set: each evaluation set is clustered by itself, with the labelled images or, plain,
+        without them. The latter is what HiLo's repository does to evaluate GCD. Clusters of
+        different sets then have nothing to do with each other, so scores over several sets mean
+        nothing.
+        """
+        c, features = self.config, pool.features
+        labelled = pool.labelled[:0] if c.clustering == "per_set_plain" else pool.labelled
+        anchors = features[labelled], pool.labels[labelled]
+        if c.clustering == "pooled":
+            clusters = self._cluster(features[pool.unlabelled], *anchors, restarts=c.kmeans_init)
+            return assign(features[pool.queries], clusters.centers, normalise=True)
+        labels = torch.full_like(pool.labels, UNLABELLED)
+        for rows in pool.sets:
+            if (labels[rows] != UNLABELLED).any():
+                raise ValueError("an image is in two evaluation sets: use gcd.clustering=pooled")
+            clusters = self._cluster(features[rows], *anchors, restarts=c.kmeans_init)
+            labels[rows] = clusters.labels.to(labels)
+        return labels[pool.queries]
+
+    def _cluster(
+        self, features: Tensor, anchors: Tensor, targets: Tensor, *, restarts: int
+    ) -> KMeansResult:
+        """Cluster directions of features; the anchors stay in the clusters of their targets."""
+        return semi_supervised_kmeans(
+            features,
+            anchors,
+            targets,
             self.task.num_classes,
             seed=self.task.seed,
-            n_init=self.config.kmeans_init,
+            n_init=restarts,
             max_iter=self.config.kmeans_iter,
             normalise=True,
         )
-        return assign(pool.features[pool.queries], clusters.centers, normalise=True)

@@ -8,10 +8,12 @@ the two heads independent. PatchMix and the curriculum over domains are techniqu
 The paper does not say how the critic of the mutual information is trained, and its released code
 lets it minimise the estimate along with the features, with a critic too simple to see dependence.
 The default follows the mathematics: the critic, a perceptron as printed, maximises the estimate
-while the features minimise it, in one backward pass through a gradient reversal. The estimate has
-no lower bound for features that fool the critic, so the features minimise it only down to the value
-of independence, and the critic's scores are limited: without both, training can diverge. The preset
-``released`` repeats the authors' code. "Released" below is that code.
+while the features minimise it, in one backward pass through a gradient reversal. An estimate has no
+lower bound for features that fool the critic, so they are held to what independence gives, and
+beyond a limit the critic's scores grow as a logarithm only: without both, training can run away.
+Supervised contrast with a single domain label can make the domain projection nearly constant, so
+the critic sees every dimension in units of its own deviation. The preset ``released`` repeats the
+authors' code. "Released" below is that code.
 """
 
 from __future__ import annotations
@@ -63,13 +65,16 @@ class HiLo(Method):
         semantic_block: int | None = None  # the last one, paper and released; ablated in the paper
         num_domains: int = 2  # released; only one domain is known, the paper's sweep likes 10
         domain_targets: Literal["kmeans", "distil"] = "kmeans"  # paper; its ablation has "distil"
+        # both: InfoNCE, and SupCon with the labelled images as one class; self: InfoNCE alone
+        domain_contrast: Literal["both", "self", "none"] = "both"  # paper and released
         align_clusters: bool = True  # ours; released gives the clusters to the wrong rows
         critic: Literal["mlp", "cosine"] = "mlp"  # paper; released reads a cosine only
         critic_update: Literal["adversarial", "joint"] = "adversarial"  # ours; released: joint
-        critic_scaled: bool = True  # ours: every projection at length sqrt(e); released: as it is
+        # scaled: every projection at length sqrt(e); standardised: then every dimension, too
+        critic_inputs: Literal["standardised", "scaled", "raw"] = "standardised"  # ours
         critic_limit: float | None = 5.0  # of its scores, ours; released: none needed
-        stop_at_independence: bool = True  # ours: no reward below the value of independence
-        critic_dim: int = 512  # hidden width of the perceptron, ours; no source gives one
+        stop_at_independence: bool = True  # ours: features that fool the critic gain nothing more
+        critic_dim: int = 512  # hidden width of the perceptron, ours; not in the paper
         information_weight: float = 1.0  # paper and released
         domain_entropy_weight: float = 0.1  # paper and released
         kmeans_init: int = 10  # restarts, released
@@ -91,7 +96,7 @@ class HiLo(Method):
                 "align_clusters": False,
                 "critic": "cosine",
                 "critic_update": "joint",
-                "critic_scaled": False,
+                "critic_inputs": "raw",
                 "critic_limit": None,
                 "kmeans_tol": 1e-4,
             },
@@ -106,11 +111,14 @@ class HiLo(Method):
             backbone.tap(config.domain_block)
             self.domain = Head(backbone.dim, config.num_domains, config, task.generator("domain"))
             self.critic = make_critic(config, task.generator("critic"))
+            if config.critic_inputs == "standardised":
+                self.scales = nn.ModuleList(Standardise(config.projection_dim) for _ in range(2))
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         c = self.config
         encoded = self.encode(batch)
         z, cosines = self.semantic(encoded.cls)
+        watched: dict[str, Tensor] = {}
         terms = {
             "distil": (1 - c.sup_weight) * self._distil(cosines, clock),
             **parametric_terms(
@@ -126,8 +134,9 @@ class HiLo(Method):
             domain_z, domain_cosines = self.domain(encoded.taps[c.domain_block])
             domain_terms = self.domain_terms(domain_z, domain_cosines, batch, clock)
             terms |= {f"domain_{name}": term for name, term in domain_terms.items()}
-            terms["information"] = c.information_weight * self.information(z, domain_z)
-        return Step(terms, encoded.cls, cosines / c.student_temp)
+            information, watched = self.information(z, domain_z)
+            terms["information"] = c.information_weight * information
+        return Step(terms, encoded.cls, cosines / c.student_temp, diagnostics=watched)
 
     def domain_terms(
         self, z: Tensor, cosines: Tensor, batch: Batch, clock: Clock
@@ -147,6 +156,10 @@ class HiLo(Method):
             entropy_weight=c.domain_entropy_weight,
             **self._shared(),
         )
+        if c.domain_contrast != "both":
+            del others["sup_contrast"]
+        if c.domain_contrast == "none":
+            del others["contrast"]
         return {c.domain_targets: (1 - c.sup_weight) * taught, **others}
 
     @torch.no_grad()
@@ -178,8 +191,8 @@ class HiLo(Method):
         rows = torch.cat([found.labelled_labels, found.labels]).to(z.device)
         return rows.masked_fill(labelled, UNLABELLED)
 
-    def information(self, z: Tensor, domain_z: Tensor) -> Tensor:
-        """Return the loss that makes the projections of the two heads independent.
+    def information(self, z: Tensor, domain_z: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss by which the projections become independent, and what to watch.
 
         Adversarial: the critic's loss is minus the estimated information; through the reversal the
         features minimise that information, until the critic cannot distinguish it from
@@ -188,22 +201,28 @@ class HiLo(Method):
         lets the features escape it, all projections have a common scale.
         """
         c = self.config
-        if c.critic_scaled:
+        spread = {"semantic_spread": varying_share(z), "domain_spread": varying_share(domain_z)}
+        if c.critic_inputs != "raw":
             z, domain_z = (F.normalize(x, dim=1) * x.shape[1] ** 0.5 for x in (z, domain_z))
+        hidden = [z, domain_z]
+        if c.critic_update == "adversarial":
+            hidden = [reverse_gradient(x) for x in hidden]
+        inputs = hidden
+        if c.critic_inputs == "standardised":
+            inputs = [scale(x) for scale, x in zip(self.scales, hidden, strict=True)]
+        scores = self.critic(*inputs)
+        estimate = js_mutual_information(softly_limited(scores, c.critic_limit))
+        watched = {"critic_estimate": estimate.detach(), **spread}
+        if c.critic_limit is not None:
+            watched["critic_saturated"] = (scores.detach().abs() > c.critic_limit).float().mean()
         if c.critic_update == "joint":
-            return js_mutual_information(self._scores(z, domain_z))
-        hidden = [reverse_gradient(x) for x in (z, domain_z)]
-        estimate = js_mutual_information(self._scores(*hidden))
+            return estimate, watched
         if c.stop_at_independence:
             fooled = estimate.detach() < INDEPENDENT
             for x in hidden:
                 if x.requires_grad:
                     x.register_hook(lambda grad: grad.masked_fill(fooled, 0.0))
-        return -estimate
-
-    def _scores(self, z: Tensor, domain_z: Tensor) -> Tensor:
-        scores, limit = self.critic(z, domain_z), self.config.critic_limit
-        return scores if limit is None else limit * torch.tanh(scores / limit)
+        return -estimate, watched
 
     def classify(self, features: Tensor) -> Tensor:
         return self.semantic.classifier(features) / self.config.student_temp
@@ -244,6 +263,57 @@ class Head(nn.Module):
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return projections (n, e) and cosines (n, K)."""
         return self.projector(features), self.classifier(features)
+
+
+class Standardise(nn.Module):
+    """Bring every dimension to mean zero and deviation one by running statistics.
+
+    The statistics are constants for the gradient. Deviations below ``floor`` are taken for noise:
+    they are raised no further than 1/floor.
+    """
+
+    mean: Tensor
+    var: Tensor
+    seen: Tensor
+
+    def __init__(self, dim: int, *, momentum: float = 0.9, floor: float = 0.01) -> None:
+        super().__init__()
+        self.momentum, self.floor = momentum, floor
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("var", torch.ones(dim))
+        self.register_buffer("seen", torch.zeros(()))  # batches
+
+    @full_precision
+    def forward(self, x: Tensor) -> Tensor:
+        """Return standardised rows (n, d); in training, the statistics take up the rows first."""
+        if self.training and len(x) > 1:
+            self._follow(x.detach())
+        return (x - self.mean) / (self.var + self.floor**2).sqrt()
+
+    def _follow(self, x: Tensor) -> None:
+        self.seen += 1
+        rate = (1 / self.seen).clamp(min=1 - self.momentum)  # the first batches count equally
+        self.mean += rate * (x.mean(0) - self.mean)
+        self.var += rate * (x.var(0, unbiased=False) - self.var)
+
+
+def softly_limited(scores: Tensor, limit: float | None) -> Tensor:
+    """Return scores that grow as a logarithm beyond a limit, with a slope of 1 / (1 + excess).
+
+    A bounded function, such as the hyperbolic tangent, has no slope where it saturates: a critic
+    that is wrong there cannot learn.
+    """
+    if limit is None:
+        return scores
+    excess = (scores.abs() - limit).clamp(min=0)
+    return scores.clamp(-limit, limit) + scores.sign() * excess.log1p()
+
+
+@torch.no_grad()
+@full_precision
+def varying_share(z: Tensor) -> Tensor:
+    """Return the share of the rows' squared length that is not in their mean; 0: all are equal."""
+    return z.var(0, unbiased=False).sum() / z.square().sum(1).mean().clamp(min=1e-12)
 
 
 def make_critic(config: Any, generator: Generator) -> nn.Module:

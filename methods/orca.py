@@ -1,10 +1,10 @@
 """ORCA: open-world learning with an adaptive margin (Cao et al., ICLR 2022).
 
-A cosine classifier over old and new classes learns from labels with a margin for the true class,
-which is large while unlabelled images are uncertain, so that known classes are not learnt too fast.
-Every image is trained to agree with a partner, one of its label or its nearest neighbour, and a
-further term keeps all classes in use. Decided here: the common sampler, schedule and scores; the
-authors draw batches in proportion to the two sets and match new classes separately.
+A cosine classifier over old and new classes learns from labels with a head start for the true
+class, which is large while unlabelled images are uncertain: known classes must not run ahead.
+Every image shall agree with a partner, one of its label or its nearest neighbour, and all classes
+shall be used. Batches are drawn as in the authors' code, in the proportion of the two sets. Decided
+here: the common schedule and scores; the authors match new classes separately.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class ORCA(Method):
         "lr": 0.05,  # HiLo paper; 0.1 in the released code
         "weight_decay": 5e-4,  # released, CIFAR; 1e-4 for ImageNet
         "decay": "all",  # released: biases decay, too
+        "sampling": "natural",  # released: labelled images in the proportion of the sets
     }
     provides: ClassVar[frozenset[str]] = frozenset({"logits"})
 

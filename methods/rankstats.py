@@ -1,11 +1,12 @@
 """RankStats+: pairs by rank statistics (Han et al., ICLR 2020; for GCD by Vaze et al., CVPR 2022).
 
-Two images form a positive pair if the strongest dimensions of their features are the same. These
-pairs train a linear classifier over old and new classes by a pairwise cross-entropy, labelled
-images by an ordinary one, and a consistency term with growing weight compares the two views.
-"Released" below is AutoNovel's code; the form for GCD, with one head for all classes and pairs over
-all images, was never released. Decided here: the labels decide the pairs of two labelled images,
-and the cross-entropy sees the outputs of all classes, so that labelled images avoid the new ones.
+Two images belong together if the strongest dimensions of their features are the same. These pairs
+train a linear classifier over old and new classes by a pairwise cross-entropy, labelled images by
+an ordinary one, and a consistency term that grows with time ties the two views. "Released" below is
+AutoNovel's code; the form for GCD, with one head for all classes and pairs over all images, was
+never released. As the GCD paper describes it, the cross-entropy trains the outputs of the old
+classes and the pairs train the whole head. Decided here: the labels settle the pairs of two
+labelled images.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from gcdbench.plugin import (
     pairwise_cross_entropy,
     ramp_up,
     same_top_dimensions,
+    widen,
     with_label_pairs,
 )
 
@@ -45,7 +47,7 @@ class RankStats(Method):
     class Config:
         top_k: int = 5  # dimensions that are compared, paper and released
         label_pairs: Literal["labels", "rank"] = "labels"  # of two labelled images; our decision
-        ce_scope: Literal["all", "known"] = "all"  # outputs in the cross-entropy; our decision
+        ce_scope: Literal["known", "all"] = "known"  # outputs in the cross-entropy, GCD paper
         consistency_weight: float = 50.0  # after the ramp, released for CIFAR-100 and SVHN
         ramp_share: float = 0.75  # of the epochs, released: 150 of 200
 
@@ -82,4 +84,4 @@ class RankStats(Method):
         return Step(terms, features, logits)
 
     def classify(self, features: Tensor) -> Tensor:
-        return self.classifier(features).float()
+        return widen(self.classifier(features))

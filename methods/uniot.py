@@ -28,6 +28,7 @@ from gcdbench.plugin import (
     Batch,
     Clock,
     Detection,
+    EpochPlan,
     FitContext,
     Method,
     PoolFeatures,
@@ -62,6 +63,8 @@ class UniOT(Method):
 
     @dataclass(frozen=True)
     class Config:
+        preset: Literal["ours", "released"] = "ours"  # our decisions where the task differs
+        class_balanced: bool = False  # ours; released: labelled images of all classes equally often
         target_weight: float = 0.1  # lambda, of both target terms; released
         temperature: float = 0.1  # released
         clusters_per_class: float = 3.0  # our decision; released 1.6 to 3 on similar data
@@ -81,6 +84,10 @@ class UniOT(Method):
         kmeans_init: int = 5  # released
         kmeans_iter: int = 20  # released
         transport_rows: int = 50000  # images predicted in one transport; our decision, for memory
+
+        presets: ClassVar[dict[str, dict[str, Any]]] = {
+            "released": {"class_balanced": True, "stop": "pot"},
+        }
 
     def __init__(self, config: Any, task: Task, backbone: Backbone) -> None:
         super().__init__(config, task, backbone)
@@ -111,6 +118,16 @@ class UniOT(Method):
         drawn = drawn[: len(self.queue)]
         self.queue.push(self.embed(pool.features[pool.unlabelled][drawn]), ids[drawn])
 
+    def begin_epoch(self, clock: Clock, context: FitContext) -> EpochPlan | None:
+        """Draw half of a batch labelled, and all old classes equally often, if that is asked."""
+        labels = self.task.labels
+        labelled = labels != UNLABELLED
+        if not self.config.class_balanced or not labelled.any():
+            return None
+        sizes = labels[labelled].bincount(minlength=self.task.num_old)
+        share = 1 / (sizes[labels.clamp(min=0)].double() * (sizes > 0).sum())
+        return EpochPlan(torch.where(labelled, share, 1 / max(int((~labelled).sum()), 1)))
+
     def step(self, batch: Batch, clock: Clock) -> Step:
         c = self.config
         features = self.encode(batch).cls
@@ -135,16 +152,23 @@ class UniOT(Method):
             iterations=c.iterations,
         )
         detecting = clock.step > c.detect_after
-        common = self._common_class_loss(target, generator) if detecting else 0 * private
+        common, watched = 0 * private, {}
+        if detecting:
+            common, rejected = self._common_class_loss(target, generator)
+            watched["predicted_new"] = rejected.float().mean()
         terms = {
             "classify": classify,
             "private": c.target_weight * private,
             "common": c.target_weight * common,
         }
-        return Step(terms, features, embeddings=n.detach())
+        return Step(terms, features, embeddings=n.detach(), diagnostics=watched)
 
-    def _common_class_loss(self, target: Tensor, generator: Generator) -> Tensor:
-        """Classify the target images that transport assigns to an old class."""
+    def _common_class_loss(self, target: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+        """Classify the target images that transport assigns to an old class.
+
+        Returns:
+            The loss, and which of the images (n,) transport rejects: they are taken for new.
+        """
         c = self.config
         memory = self._remembered(len(self.queue), generator)
         found = self._detect(torch.cat([memory, target.detach()]), generator)
@@ -152,7 +176,8 @@ class UniOT(Method):
             self.class_mass.lerp_(found.class_mass, 1 - c.mass_momentum)
         sure = found.common if c.drop_absent else found.confident
         labels, sure = found.labels[len(memory) :], sure[len(memory) :]
-        return cross_entropy_on(self.known(target), labels, sure, temperature=c.temperature)
+        loss = cross_entropy_on(self.known(target), labels, sure, temperature=c.temperature)
+        return loss, ~found.confident[len(memory) :]
 
     def _detect(self, n: Tensor, generator: Generator, tolerance: float = 1e-4) -> Detection:
         """Transport rows to the old classes, with fake rows that make both sides equal."""

@@ -2,11 +2,12 @@
 
 The targets of labelled images are their labels, those of unlabelled ones an assignment that uses
 all classes about equally (Sinkhorn), computed from one view and taught to the other. Several heads
-for the new classes, and as many with more clusters than classes, are trained in parallel; the head
-with the smallest loss in the last epoch predicts. "Released" below is UNO's code; UNO+, in which
-unlabelled images may also be assigned to old classes, was never released. Decided here: no
-supervised stage before, as for all methods; prototypes are normalised after each step, not before
-the next, so that predictions use normalised ones, too.
+for the new classes, and as many with more clusters than classes, learn side by side; the head with
+the smallest loss in the last epoch predicts. "Released" below is UNO's code; UNO+, in which
+unlabelled images may also be assigned to old classes, was never released. Its discovery commands
+take two large and two small crops; here both views are large. Decided here: no supervised stage
+before, as for all methods; prototypes are brought to length one after each step, not before the
+next, so that predictions see them so, too.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class UNO(Method):
         "decay": "all",  # released: biases decay, too
         "warmup_epochs": 10,  # released
         "min_lr_share": 0.01,  # released: the cosine ends at 0.001
+        "sampling": "natural",  # released: labelled images in the proportion of the sets
     }
     provides: ClassVar[frozenset[str]] = frozenset({"logits"})
 

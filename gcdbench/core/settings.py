@@ -25,9 +25,11 @@ class TrainConfig:
     lr: float = 0.1  # released GCD and SimGCD
     momentum: float = 0.9  # released codes
     weight_decay: float = 5e-5  # released codes
-    decay: Literal["matrices", "all"] = "matrices"  # SimGCD and HiLo do not decay 1-d parameters
+    decay: Literal["matrices", "all"] = "matrices"  # SimGCD and HiLo spare 1-d parameters
+    schedule: Literal["cosine", "step"] = "cosine"  # step: a tenth after 85 %, as in AutoNovel
     min_lr_share: float = 1e-3  # the cosine ends at lr/1000, released codes
     warmup_epochs: int = 0  # linear from lr * min_lr_share; UNO uses 10
+    sampling: Literal["balanced", "natural"] = "balanced"  # half labelled, as in GCD and SimGCD
     draws_per_epoch: int | None = None  # images drawn per epoch; as many as the pool has by default
     view_bank: int = 0  # pre-drawn views per image, kept as frozen features; 0: fresh ones
     amp: bool = True  # mixed precision on CUDA; never on CPU

@@ -80,6 +80,7 @@ class CurvePoint:
     lr: float
     terms: Mapping[str, float | None]  # means of the loss terms
     sets: Mapping[str, SplitAccuracies] = field(default_factory=dict)  # empty if not scored then
+    diagnostics: Mapping[str, float | None] = field(default_factory=dict)  # means of those given
 
 
 @dataclass(frozen=True)

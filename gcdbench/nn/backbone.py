@@ -93,6 +93,7 @@ class Recording:
 
     patches: Tensor = field(default_factory=lambda: torch.empty(0))  # (n, p, d), before the hooks
     maps: list[Tensor] = field(default_factory=list)  # of each block
+    gradient: bool = False  # whether the maps of trained blocks pass one
 
     @property
     def attention(self) -> Tensor:
@@ -150,9 +151,12 @@ class Backbone(nn.Module):
         self.output_block = block
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[Recording]:
-        """Record the patch embedding and the CLS attention of what is encoded in the context."""
-        outer, self._recording = self._recording, Recording()
+    def recording(self, *, gradient: bool = False) -> Iterator[Recording]:
+        """Keep the patch embedding and the CLS attention of what is encoded in the context.
+
+        With ``gradient``, what is made of the attention can teach the trained blocks.
+        """
+        outer, self._recording = self._recording, Recording(gradient=gradient)
         try:
             yield self._recording
         finally:
@@ -267,15 +271,16 @@ class Backbone(nn.Module):
             self.tail(self.trunk(patches))
         return recording.attention
 
-    @torch.no_grad()
     def _record(self, block: Any, x: Tensor) -> None:
-        """Record the CLS attention of the block whose input is x."""
-        if self._recording is not None:
+        """Note the CLS attention of the block that tokens x are about to enter."""
+        if (recording := self._recording) is None:
+            return
+        with torch.set_grad_enabled(recording.gradient and torch.is_grad_enabled()):
             x = block.norm1(x)
             (q,) = _projections(block.attn, x[:, :1], "q")
             (k,) = _projections(block.attn, x, "k")
             maps = (q * block.attn.scale @ k.transpose(-2, -1)).softmax(-1)[:, :, 0]
-            self._recording.maps.append(maps[..., -self._recording.patches.shape[1] :])
+        recording.maps.append(maps[..., -recording.patches.shape[1] :])
 
     def _apply_hooks(self, x: Tensor, number: int) -> Tensor:
         for hook in self._hooks:

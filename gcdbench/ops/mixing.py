@@ -136,7 +136,13 @@ def mixed_feature_loss(
 
 @full_precision
 def mixed_label_loss(
-    logits: Tensor, labels: Tensor, pseudo_labels: Tensor, confidence: Tensor, share: Tensor
+    logits: Tensor,
+    labels: Tensor,
+    pseudo_labels: Tensor,
+    confidence: Tensor,
+    share: Tensor,
+    *,
+    fixed_denominators: bool = False,
 ) -> Tensor:
     """Return the loss of classifying mixed images as both origins, each by its share (PMTrans).
 
@@ -146,11 +152,19 @@ def mixed_label_loss(
         pseudo_labels: (n,) of the target images.
         confidence: (n,) in the pseudo-labels; it weighs rows against each other, not the sum.
         share: (n,) of the source.
+        fixed_denominators: take the sums of weights that a mean is divided by as constants, but
+            not those that it is multiplied by, as the official code does. The loss is the same, its
+            gradient to the shares is not.
     """
     to_source = F.cross_entropy(logits, labels, reduction="none")
     to_target = F.cross_entropy(logits, pseudo_labels, reduction="none")
-    weight = (1 - share) * confidence
-    weight = weight * (1 - share).sum() / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
+    weight, tiny = (1 - share) * confidence, torch.finfo(share.dtype).tiny
+    sums = [x.sum().clamp(min=tiny) for x in (share, weight)]
+    mass = (1 - share).sum()
+    if fixed_denominators:
+        share = share * share.sum() / sums[0].detach()
+        sums[1] = sums[1].detach()
+    weight = weight * mass / sums[1]
     return mean_or_zero(share * to_source + weight * to_target)
 
 

@@ -24,13 +24,13 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
         with torch.autocast(tensors[0].device.type, enabled=False):
-            return function(*map(_widen, args), **{k: _widen(v) for k, v in kwargs.items()})
+            return function(*map(widen, args), **{k: widen(v) for k, v in kwargs.items()})
 
     return wrapper
 
 
-def _widen(x: Any) -> Any:
-    """Return a float16 or bfloat16 tensor as float32, anything else unchanged."""
+def widen(x: Any) -> Any:
+    """Widen a float16 or bfloat16 tensor to float32; leave anything else alone."""
     return x.float() if isinstance(x, Tensor) and x.dtype in _HALF else x
 
 

@@ -160,6 +160,7 @@ class CellRun:
 
     def _on_epoch(self, event: trainer.EpochEvent) -> None:
         row: dict[str, Any] = {"epoch": event.epoch, "lr": event.lr, "terms": event.terms}
+        row["diagnostics"] = event.diagnostics
         every, number = self.cell.train.eval_every, event.epoch + 1
         if every and number % every == 0 and number < self.cell.train.epochs:
             row["sets"] = _accuracies_only(self._evaluate())

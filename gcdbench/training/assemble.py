@@ -96,5 +96,6 @@ def make_model(cell: Cell, loader: Loader, backbone: Backbone, *, num_classes: i
         epochs=cell.train.epochs,
         steps_per_epoch=loader.steps_per_epoch,
         seed=cell.seed,
+        sampling=cell.train.sampling,
     )
     return compose(cell.spec, cell.settings()["config"], task, backbone)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gcdbench.core import registry
@@ -24,7 +25,7 @@ from gcdbench.training.method import (
     Step,
     Task,
     Technique,
-    balanced_weights,
+    sampling_weights,
 )
 
 AUXILIARY_TEMP = 0.1  # of the classifier that a method without one gets, as in SimGCD
@@ -98,11 +99,22 @@ class Composed(nn.Module):
         for name, technique in self.techniques.items():
             added = technique.terms(self, batch, step, clock)
             terms |= {f"{name}.{term}": value for term, value in added.items()}
-        return replace(step, terms=terms)
+        watched = {**self._predicted_new(batch, step), **step.diagnostics}
+        return replace(step, terms=terms, diagnostics=watched)
+
+    @torch.no_grad()
+    def _predicted_new(self, batch: Batch, step: Step) -> dict[str, Tensor]:
+        """Return the share of unlabelled rows that the method's own classifier takes for new."""
+        if step.logits is None or self.auxiliary is not None:
+            return {}
+        chosen = step.logits[~batch.per_view(batch.labelled)].argmax(1)
+        return {"predicted_new": (chosen >= self.method.task.num_old).float().mean()}
 
     def _recording(self) -> contextlib.AbstractContextManager[Recording]:
-        wanted = any("attention" in one.requires for one in self.techniques.values())
-        return self.backbone.recording() if wanted else contextlib.nullcontext(Recording())
+        wanting = [one for one in self.techniques.values() if "attention" in one.requires]
+        if not wanting:
+            return contextlib.nullcontext(Recording())
+        return self.backbone.recording(gradient=any(one.attention_gradient for one in wanting))
 
     def _token_hooks(self, batch: Batch, clock: Clock) -> list[TokenHook]:
         def hook(technique: Technique) -> TokenHook:
@@ -135,7 +147,8 @@ class Composed(nn.Module):
     def begin_epoch(self, clock: Clock, context: FitContext) -> Tensor:
         """Prepare an epoch and return the sampling weights of its images."""
         plan = self.method.begin_epoch(clock, context)
-        weights = balanced_weights(self.method.task.labels) if plan is None else plan.weights
+        task = self.method.task
+        weights = sampling_weights(task.labels, task.sampling) if plan is None else plan.weights
         for technique in self.techniques.values():
             weights = technique.weights(weights, clock, context)
         return weights

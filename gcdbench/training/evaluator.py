@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,6 +76,7 @@ class PoolEncoder:
         labels = torch.full((len(self.rows),), UNLABELLED)
         labels[self._positions["labelled"]] = torch.from_numpy(problem.labels[problem.labelled])
         self._labels = labels.to(device)
+        self.sets = tuple(self._find(one) for one in evaluated)
         self._features: PoolFeatures | None = None
 
     @property
@@ -96,7 +98,7 @@ class PoolEncoder:
                 block: torch.cat([e.taps[block] for e in encoded])
                 for block in sorted(self.backbone.tapped)
             }
-            positions = {k: v.to(self.device) for k, v in self._positions.items()}
+            positions: Any = {k: v.to(self.device) for k, v in self._positions.items()}
             features = torch.cat([e.cls for e in encoded])
             self._features = PoolFeatures(features, taps, self._labels, **positions)
         return self._features
@@ -143,7 +145,9 @@ def evaluate(
 ) -> Evaluation:
     """Return predictions and scores; each evaluation set has its own assignment."""
     model.eval()
-    predicted = model.predict(encoder.compute_features(), context).cpu().numpy()
+    sets = tuple(rows.to(encoder.device) for rows in encoder.sets)
+    pool = replace(encoder.compute_features(), sets=sets)
+    predicted = model.predict(pool, context).cpu().numpy()
     if predicted.shape != encoder.query_rows.shape:
         raise ValueError(
             f"predict returned {predicted.shape} values for {len(encoder.query_rows)} queries"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +32,7 @@ class Task:
     epochs: int
     steps_per_epoch: int
     seed: int
+    sampling: Literal["balanced", "natural"] = "balanced"  # see ``sampling_weights``
 
     @property
     def num_new(self) -> int:
@@ -145,7 +146,9 @@ class Step:
     logits: Tensor | None = None  # (V*B, K), scaled so that softmax is the posterior
     per_sample: Tensor | None = None  # (B,) loss of each image, if the method computes it
     recording: Recording = field(default_factory=Recording)  # if a technique requires attention
-    embeddings: Tensor | None = None  # (V*B, e) if ``after_step`` stores them
+    embeddings: Tensor | None = None  # (V*B, e) where ``after_step`` remembers them
+    # named scalars to watch: averaged over the steps of an epoch that have them, NaN left out
+    diagnostics: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def loss(self) -> Tensor:
@@ -163,6 +166,7 @@ class PoolFeatures:
     labelled: Tensor  # rows of labelled training images
     unlabelled: Tensor  # rows of unlabelled training images, in the order of the training pool
     queries: Tensor  # rows that are to be predicted
+    sets: tuple[Tensor, ...] = ()  # rows of each evaluation set, nameless; in ``predict`` only
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,13 @@ def balanced_weights(labels: Tensor) -> Tensor:
     labelled = labels != UNLABELLED
     share = labelled.sum().double() / (~labelled).sum().clamp(min=1)
     return torch.where(labelled, 1.0, share)
+
+
+def sampling_weights(labels: Tensor, sampling: Literal["balanced", "natural"]) -> Tensor:
+    """Return the sampling weights of ``balanced_weights``, or the same weight for all images."""
+    if sampling == "natural":
+        return torch.ones(len(labels), dtype=torch.float64, device=labels.device)
+    return balanced_weights(labels)
 
 
 class Method(nn.Module):
@@ -267,6 +278,7 @@ class Technique(nn.Module):
     paper: ClassVar[str] = ""
     # of: logits, projection, tokens, attention (patch embedding and attention in Step.recording)
     requires: ClassVar[frozenset[str]] = frozenset()
+    attention_gradient: bool = False  # whether its terms teach the recorded attention
 
     @dataclass(frozen=True)
     class Config:
@@ -317,5 +329,6 @@ __all__ = [
     "Task",
     "Technique",
     "balanced_weights",
+    "sampling_weights",
     "seeded",
 ]

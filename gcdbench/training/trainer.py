@@ -51,18 +51,22 @@ class EpochEvent:
     epoch: int
     lr: float
     terms: dict[str, float]  # mean over the epoch's steps
+    diagnostics: dict[str, float]  # mean over the steps that have them
     state: Callable[[], Snapshot]
 
 
 def learning_rate(config: TrainConfig, epoch: int) -> float:
-    """Return the learning rate of a 0-based epoch: linear warm-up, then a cosine.
+    """Return the learning rate of a 0-based epoch: linear warm-up, then a cosine or one step.
 
-    The cosine starts after the warm-up and would reach its minimum one epoch after the last.
+    The cosine starts at the end of the warm-up and would reach its floor one epoch after the last.
+    The step is at 170 of 200 epochs, and there in proportion for other lengths.
     """
     floor = config.lr * config.min_lr_share
     warmup = config.warmup_epochs
     if epoch < warmup:
         return floor + (config.lr - floor) * epoch / max(warmup - 1, 1)
+    if config.schedule == "step":
+        return config.lr * (0.1 if epoch >= round(0.85 * config.epochs) else 1.0)
     progress = (epoch - warmup) / max(config.epochs - warmup, 1)
     return floor + (config.lr - floor) * (1 + math.cos(math.pi * progress)) / 2
 
@@ -142,9 +146,9 @@ def train(
                 on_step(StepEvent(clock, loop.history[-1], loop.snapshot))
             model.eval()
             forget_features()
-            terms = loop.end_epoch()
+            terms, diagnostics = loop.end_epoch()
             bar.set_postfix(epoch=epoch + 1, loss=f"{sum(terms.values()):.3f}", refresh=False)
-            on_epoch(EpochEvent(epoch, lr, terms, loop.snapshot))
+            on_epoch(EpochEvent(epoch, lr, terms, diagnostics, loop.snapshot))
     check_finite_weights(model)
 
 
@@ -160,6 +164,7 @@ class _Loop:
     epoch: int = 0
     weights: Tensor | None = None  # sampling weights of the current epoch; None before its start
     history: list[dict[str, Tensor]] = field(default_factory=list)  # terms of the epoch's steps
+    watched: list[dict[str, Tensor]] = field(default_factory=list)  # their diagnostics
 
     def __post_init__(self) -> None:
         self.optimizer = make_optimizer(self.model, self.config)
@@ -185,27 +190,32 @@ class _Loop:
         with torch.no_grad():
             self.model.after_step(batch, step, clock)
         self.history.append({name: term.detach() for name, term in step.terms.items()})
+        self.watched.append({name: value.detach() for name, value in step.diagnostics.items()})
 
-    def end_epoch(self) -> dict[str, float]:
-        """Close the epoch and return the means of its terms."""
-        names, table = self.checked_history()
-        self.epoch, self.weights, self.history = self.epoch + 1, None, []
-        return dict(zip(names, table.mean(0).tolist(), strict=True))
+    def end_epoch(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Close the epoch and return the means of its terms and diagnostics."""
+        names, table, others, seen = self.checked_history()
+        self.epoch, self.weights, self.history, self.watched = self.epoch + 1, None, [], []
+        means = dict(zip(others, seen.nanmean(0).tolist(), strict=True))
+        known = {name: mean for name, mean in means.items() if not math.isnan(mean)}
+        return dict(zip(names, table.mean(0).tolist(), strict=True)), known
 
-    def checked_history(self) -> tuple[list[str], Tensor]:
-        """Return the terms of the epoch's steps; raise if one of them is not finite."""
-        names, table = tabulate(self.history)
+    def checked_history(self) -> tuple[list[str], Tensor, list[str], Tensor]:
+        """Return terms and diagnostics of the epoch's steps; raise if a term is not finite."""
+        names, table, others, seen = tabulate_both(self.history, self.watched)
         check_finite(names, table, first_step=self.epoch * self.steps)
-        return names, table
+        return names, table, others, seen
 
     def snapshot(self) -> Snapshot:
-        """Return everything that the rest of the run depends on."""
-        names, table = self.checked_history()
+        """Return all that the rest of the run depends on."""
+        names, table, others, seen = self.checked_history()
         return {
             "epoch": self.epoch,
             "weights": self.weights,
             "terms": names,
             "history": table,
+            "diagnostics": others,
+            "watched": seen,
             "model": trained_state(self.model),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -221,16 +231,42 @@ class _Loop:
         self.epoch, self.weights = int(snapshot["epoch"]), snapshot["weights"]
         rows = snapshot["history"].to(self.device)
         self.history = [dict(zip(snapshot["terms"], row, strict=True)) for row in rows]
+        seen = snapshot["watched"].to(self.device)
+        self.watched = [dict(zip(snapshot["diagnostics"], row, strict=True)) for row in seen]
 
 
 def tabulate(history: list[dict[str, Tensor]]) -> tuple[list[str], Tensor]:
     """Return the terms of some steps as names and a table (steps, terms), in one transfer."""
-    names = list(dict.fromkeys(name for terms in history for name in terms))
+    names, table, _, _ = tabulate_both(history, [])
+    return names, table
+
+
+def tabulate_both(
+    history: list[dict[str, Tensor]], watched: list[dict[str, Tensor]]
+) -> tuple[list[str], Tensor, list[str], Tensor]:
+    """Return terms and diagnostics of some steps as names and tables, all in one transfer.
+
+    A term that a step does not have counts as zero; a diagnostic is not a number there.
+    """
+    names, others = (
+        list(dict.fromkeys(name for values in rows for name in values))
+        for rows in (history, watched)
+    )
     if not names:
-        return [], torch.zeros(len(history), 0)
+        return [], torch.zeros(len(history), 0), [], torch.zeros(len(history), 0)
     zero = next(iter(history[0].values())).new_zeros((), dtype=torch.float32)
-    rows = [torch.stack([t[n].float() if n in t else zero for n in names]) for t in history]
-    return names, torch.stack(rows).cpu()
+    nan = torch.full_like(zero, math.nan)
+    watched = watched or [{} for _ in history]
+    rows = [
+        torch.stack([_at(t, n, zero) for n in names] + [_at(d, n, nan) for n in others])
+        for t, d in zip(history, watched, strict=True)
+    ]
+    table = torch.stack(rows).cpu()
+    return names, table[:, : len(names)].contiguous(), others, table[:, len(names) :]
+
+
+def _at(values: dict[str, Tensor], name: str, missing: Tensor) -> Tensor:
+    return values[name].float() if name in values else missing
 
 
 def check_finite_weights(model: nn.Module) -> None:

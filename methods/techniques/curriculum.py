@@ -1,9 +1,10 @@
 """Curriculum sampling: first the labelled domain, then more of the others (HiLo, ICLR 2025).
 
-Before training, the unlabelled images are split by a semi-supervised 2-means of the CLS token after
-an early block of the pretrained backbone: D^a is the cluster of the labelled images, D^b the rest.
-D^a is always drawn as often as the labelled images D^l; the weight of D^b changes once.
-(The weight files that the authors released mark images at random, so they are not used.)
+Before training, the unlabelled images are split by a semi-supervised 2-means of the CLS token
+behind an early block of the pretrained backbone: D^a is the cluster of the labelled images, D^b the
+rest. D^a is always drawn as often as the labelled images D^l; the weight of D^b changes once.
+The weight files that the authors released mark images at random for CUB-C and Scars-C, and only
+20.6 % of those marked for FGVC-C are of the labelled domain: they are not used.
 """
 
 from __future__ import annotations

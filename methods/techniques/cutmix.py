@@ -1,14 +1,14 @@
 """CutMix: a box of another image in its place, labels by area (Yun et al., ICCV 2019).
 
-Official: the box, and the correction of the share if the border clips it. Ours, as for mixup:
-labelled images mix with labelled ones and unlabelled with unlabelled ones, with one box for both
-views.
+Official: the box, one for a whole batch, and the correction of the share where the border cuts it.
+Ours, as for mixup: labelled images mix among themselves and unlabelled ones among themselves, with
+one box for both views.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -30,16 +30,19 @@ class CutMix(Technique):
     @dataclass(frozen=True)
     class Config:
         concentration: float = 1.0  # both of the Beta, paper
+        share: Literal["batch", "image"] = "batch"  # official: one box for all images
 
     def mix(self, batch: Batch, clock: Clock) -> Batch:
         assert isinstance(batch.views, Tensor)
         generator, order, n = clock.generator("cutmix"), batch.order, len(batch)
+        draws = n if self.config.share == "image" else 1
         height, width = batch.views.shape[-2:]
         c = self.config.concentration
         partners, rank = order.clone(), order.argsort()
         partners[order] = order[partners_within(batch.labelled[order], generator=generator)]
-        share = draw_beta(c, c, n, generator=generator, device=order.device)[rank]
-        centre = draw_uniform(2, n, generator=generator, device=order.device)[:, rank]
+        share = draw_beta(c, c, draws, generator=generator, device=order.device).expand(n)[rank]
+        centre = draw_uniform(2, draws, generator=generator, device=order.device)
+        centre = centre.expand(2, n)[:, rank]
         boxes, share = cutmix_boxes(
             share, centre[0] * height, centre[1] * width, height=height, width=width
         )

@@ -1,14 +1,14 @@
 """Mixup: blends of two images and of their labels (Zhang et al., ICLR 2018).
 
-Ours, as no source says how to mix partly labelled batches: labelled images mix with labelled ones
-and unlabelled with unlabelled ones, with the same partner and share in both views. Labels become
-soft; if a method needs a hard one, the larger share decides.
+Official: one share for a whole batch. Ours, as the original has labels for all images: labelled
+images mix among themselves and unlabelled ones among themselves, with the same partner and share in
+both views. Labels become soft; where a method needs a hard one, the larger share decides.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -21,13 +21,14 @@ class Mixup(Technique):
     @dataclass(frozen=True)
     class Config:
         concentration: float = 0.2  # both of the Beta, paper (ImageNet)
+        share: Literal["batch", "image"] = "batch"  # official: one draw for all images
 
     def mix(self, batch: Batch, clock: Clock) -> Batch:
         assert isinstance(batch.views, Tensor)
         generator, order = clock.generator("mixup"), batch.order
         partners, share = order.clone(), order.float()
         partners[order] = order[partners_within(batch.labelled[order], generator=generator)]
-        c = self.config.concentration
-        share[order] = draw_beta(c, c, len(batch), generator=generator, device=order.device)
+        c, draws = self.config.concentration, len(batch) if self.config.share == "image" else 1
+        share[order] = draw_beta(c, c, draws, generator=generator, device=order.device)
         views = [mixup(view, partners, share) for view in batch.views]
         return batch.blended(views, partners, share, self.task.num_classes)

@@ -56,6 +56,7 @@ class PatchMix(Technique):
         pairing: Literal["images", "stacks"] = "images"  # paper; released: rows of unlike views
         attention: Literal["normalised", "softmax"] = "normalised"  # ours; released: nearly uniform
         target_attention: bool = True  # paper; released takes the unlabelled patches as equal
+        attention_gradient: bool = False  # ours; released: alpha teaches the attention, slightly
         weigh_contrast: bool = True  # anchors by alpha: paper; in released alpha cancels
         label_temp: float = 1.0  # of label and entropy terms, paper; released leaves out the 1/0.1
         contrast_temp: float = 1.0  # InfoNCE, released
@@ -72,6 +73,7 @@ class PatchMix(Technique):
                 "pairing": "stacks",
                 "attention": "softmax",
                 "target_attention": False,
+                "attention_gradient": True,
                 "weigh_contrast": False,
                 "label_temp": 10.0,
             },
@@ -79,7 +81,7 @@ class PatchMix(Technique):
 
     def __init__(self, config: Any, task: Task, model: Model) -> None:
         super().__init__(config, task, model)
-        c = config
+        c, self.attention_gradient = config, config.attention_gradient
         self.raw_weights = positive_parameter([c.weight, c.weight], learn=c.learn_weights)
         self.raw_shape = positive_parameter([c.concentration] * 2, learn=c.learn_concentration)
 

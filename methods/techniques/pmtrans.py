@@ -14,7 +14,7 @@ because PMTrans has only one; the classification of whole images is left to the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +50,12 @@ class PMTrans(Technique):
         concentration: float = 1.3132616875182228  # both of the Beta: ln(1 + e), official start
         learn_concentration: bool = True  # official, at the cost of a trunk with gradients
         neighbours: int = 5  # in the memory, official
+        preset: Literal["ours", "released"] = "ours"  # our weights; see presets
+        fixed_denominators: bool = False  # ours; official: sums that divide pass no gradient
+
+        presets: ClassVar[dict[str, dict[str, Any]]] = {
+            "released": {"fixed_denominators": True, "learn_weights": True},
+        }
 
     features_seen: Tensor
     classes_seen: Tensor
@@ -90,7 +96,14 @@ class PMTrans(Technique):
         return {
             "features": on_features * mixed_feature_loss(features, *origins, labels, share),
             "labels": on_labels
-            * mixed_label_loss(model.classify(features), labels, pseudo_labels, confidence, share),
+            * mixed_label_loss(
+                model.classify(features),
+                labels,
+                pseudo_labels,
+                confidence,
+                share,
+                fixed_denominators=self.config.fixed_denominators,
+            ),
         }
 
     @torch.no_grad()

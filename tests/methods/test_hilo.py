@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers.paths import GOLDEN
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
@@ -20,6 +22,7 @@ from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.critics import js_mutual_information
 from gcdbench.training.conformance import CHECKS, Bench
 from gcdbench.training.method import Batch, Clock, Task
+from gcdbench.training.trainer import trained_state
 
 SMALL = {"hidden_dim": 16, "projection_dim": 8, "critic_dim": 8}
 BARE = MethodSpec.parse("hilo-patchmix-curriculum")
@@ -68,6 +71,10 @@ def load_head(head, state):
     head.classifier.load_state_dict({"weight": state["last_layer.weight_v"]})
 
 
+def hilo_module():
+    return sys.modules[registry.load("method", "hilo").__module__]
+
+
 def toy_batch(labels, index=None):
     index = torch.arange(len(labels)) if index is None else index
     return Batch(torch.zeros(2, len(labels), 3, 32, 32), labels, index)
@@ -84,11 +91,18 @@ def test_with_everything_switched_off_hilo_is_simgcd():
     simgcd = Bench(MethodSpec.parse("simgcd"), {"simgcd": widths})
     simgcd.begin()
     hilo = bench(disentangle=False)
-    for _ in range(4):  # the second epoch begins with the last one
+    for _ in range(20):  # seven epochs
         ours, theirs = hilo.update(), simgcd.update()
         assert ours.terms.keys() == theirs.terms.keys()
         for name, term in ours.terms.items():
-            torch.testing.assert_close(term, theirs.terms[name])
+            assert torch.equal(term, theirs.terms[name])
+    renamed = {
+        name.replace("method.semantic.", "method."): value
+        for name, value in trained_state(hilo.model).items()
+    }
+    expected = trained_state(simgcd.model)
+    assert renamed.keys() == expected.keys()
+    assert all(torch.equal(renamed[name], value) for name, value in expected.items())
 
 
 def test_disentangling_leaves_the_semantic_terms_alone():
@@ -203,7 +217,7 @@ def test_the_released_information_equals_the_reference(golden):
     hilo.critic = type(hilo.critic)(5, 5).double()
     hilo.critic.load_state_dict({"weight": mi["weight_v"]})
     x, y = mi["x_sem"].requires_grad_(), mi["y_dom"].requires_grad_()
-    value = hilo.information(x, y)
+    value, _ = hilo.information(x, y)
     assert value.item() == pytest.approx(values["mi_full/value"], rel=1e-9)
     grads = torch.autograd.grad(value, [x, y, hilo.critic.weight])
     for grad, name in zip(grads, ("grad_x", "grad_y", "grad_weight_v"), strict=True):
@@ -212,24 +226,108 @@ def test_the_released_information_equals_the_reference(golden):
 
 @pytest.mark.parametrize("fooled", [False, True])
 def test_the_critic_raises_the_estimate_that_the_features_lower_until_they_fool_it(fooled):
-    hilo = bench().model.method
+    hilo = bench(critic_inputs="scaled").model.method
     z, domain_z = (torch.randn(6, 8, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
     inputs = [z.requires_grad_(), domain_z.requires_grad_()]
     critic = list(hilo.critic.parameters())
     scaled = [x / x.square().mean(1, keepdim=True).sqrt() for x in inputs]
 
     def estimate():
-        return js_mutual_information(5 * torch.tanh(hilo.critic(*scaled) / 5))
+        return js_mutual_information(hilo.critic(*scaled))  # far from the limit
 
     if bool(estimate() < -2 * math.log(2)) != fooled:  # the opposite scores are as wrong as right
         with torch.no_grad():
             critic[-2].neg_()
     rising = torch.autograd.grad(estimate(), inputs + critic)
-    used = torch.autograd.grad(hilo.information(z, domain_z), inputs + critic)
+    loss, watched = hilo.information(z, domain_z)
+    assert watched["critic_estimate"] == -loss
+    assert watched["critic_saturated"] == 0
+    used = torch.autograd.grad(loss, inputs + critic)
     signs = [1.0 - fooled] * 2 + [-1.0] * len(critic)  # descent: features down, critic up
     assert all(grad.any() for grad in rising[:2])
     for grad, reference, sign in zip(used, rising, signs, strict=True):
         torch.testing.assert_close(grad, sign * reference)
+
+
+def test_inputs_of_the_critic_are_standardised_by_statistics_without_a_gradient():
+    scale = hilo_module().Standardise(3)
+    x = torch.tensor([3.0, -1.0, 0.5]) + torch.tensor([2.0, 0.5, 0.0]) * torch.randn(
+        400, 3, generator=torch.Generator().manual_seed(0)
+    )
+    found = scale(x.requires_grad_())
+    assert found.mean(0).abs().max() < 1e-4
+    assert found.std(0, unbiased=False)[:2].tolist() == pytest.approx([1, 1], rel=1e-2)
+    assert found[:, 2].abs().max() < 1e-3  # no deviation is not blown up
+    (grad,) = torch.autograd.grad(found.sum(), x)
+    std = (x.detach().var(0, unbiased=False) + 1e-4).sqrt()
+    torch.testing.assert_close(grad, (1 / std).expand(400, 3))  # the mean passes none
+    before = scale.mean.clone()
+    scale(x.detach() + 10)
+    torch.testing.assert_close(scale.mean, before + 5, rtol=1e-4, atol=1e-4)  # two batches, equal
+    scale.eval()(x.detach() + 10)
+    assert scale.seen == 2
+
+
+def test_running_statistics_forget_at_their_momentum():
+    scale = hilo_module().Standardise(1, momentum=0.9)
+    scale.seen.fill_(50)
+    scale.mean.fill_(1.0)
+    scale(torch.tensor([[10.0], [12.0]]))
+    assert scale.mean.item() == pytest.approx(0.9 * 1 + 0.1 * 11)
+    assert scale.var.item() == pytest.approx(0.9 * 1 + 0.1 * 1)
+
+
+def test_scores_beyond_the_limit_keep_a_slope_that_lets_the_critic_learn():
+    scores = torch.tensor([-1005.0, -6.0, -2.0, 0.0, 4.9, 9.0], requires_grad=True)
+    found = hilo_module().softly_limited(scores, 5.0)
+    excess = math.log(1001), math.log(2), math.log(5)
+    expected = [-5 - excess[0], -5 - excess[1], -2, 0, 4.9, 5 + excess[2]]
+    assert found.tolist() == pytest.approx(expected, rel=1e-5)
+    (slope,) = torch.autograd.grad(found.sum(), scores)
+    assert slope.tolist() == pytest.approx([1 / 1001, 1 / 2, 1, 1, 1, 1 / 5])
+    assert hilo_module().softly_limited(scores, None) is scores
+
+
+def test_a_nearly_constant_domain_projection_is_still_seen_by_the_critic():
+    """Dependence in 0.04 % of the energy: scaling alone hides it, standardising does not."""
+    generator = torch.Generator().manual_seed(0)
+    found = {}
+    for inputs in ("scaled", "standardised"):
+        made = bench(critic_inputs=inputs, critic_dim=32)
+        hilo = made.model.method
+        optimizer = torch.optim.SGD(hilo.critic.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(150):
+            z = torch.randn(32, 8, generator=generator)
+            domain_z = 10 + 0.2 * z
+            loss, watched = hilo.information(z, domain_z)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        found[inputs] = watched
+    assert found["standardised"]["domain_spread"] < 1e-3
+    assert found["standardised"]["critic_estimate"] > -0.9
+    assert found["scaled"]["critic_estimate"] < -1.2
+
+
+@pytest.mark.parametrize(
+    ("choice", "dropped"), [("self", {"sup_contrast"}), ("none", {"sup_contrast", "contrast"})]
+)
+def test_the_domain_contrast_can_be_switched_off(choice, dropped):
+    both, fewer = bench().loss().terms, bench(domain_contrast=choice).loss().terms
+    assert set(both) - set(fewer) == {f"domain_{name}" for name in dropped}
+    kept = [n for n in fewer if n not in ("information",)]
+    assert all(torch.equal(both[name], fewer[name]) for name in kept)
+
+
+def test_what_is_watched_is_the_estimate_both_spreads_and_the_share_beyond_the_limit():
+    seen = bench().loss().diagnostics
+    names = {"critic_estimate", "semantic_spread", "domain_spread", "critic_saturated"}
+    assert set(seen) == {*names, "predicted_new"}
+    same, far = torch.ones(4, 8), torch.eye(4, 8) - 0.25 * F.pad(torch.ones(4, 4), (0, 4))
+    assert hilo_module().varying_share(same) == 0
+    assert hilo_module().varying_share(far) == pytest.approx(1)
+    made = bench(critic_limit=1e-6)
+    assert made.loss().diagnostics["critic_saturated"] > 0.9
 
 
 @pytest.mark.parametrize("block", [1, 2])

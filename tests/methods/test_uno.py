@@ -198,3 +198,4 @@ def test_the_memory_takes_up_the_unlabelled_images_of_the_batch():
     method.after_step(batch, step, CLOCK)
     changed = (method.queue.rows == (pool[12:14] + 1)[:, None]).all(2)
     assert changed.sum(1).tolist() == [1, 1]
+    assert (labels[method.queue.ids] == -1).all()

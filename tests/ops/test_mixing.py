@@ -254,3 +254,24 @@ def test_autocast_does_not_change_mixed_tokens(styles):
         inside = [mixstyle(tokens, partners, share), efdm(tokens, partners, share)]
     outside = [mixstyle(tokens, partners, share), efdm(tokens, partners, share)]
     assert all(torch.equal(a, b) for a, b in zip(inside, outside, strict=True))
+
+
+def test_fixed_denominators_keep_the_loss_and_change_the_gradient_to_the_shares():
+    generator = torch.Generator().manual_seed(0)
+    logits, confidence = torch.randn(5, 4, generator=generator), torch.rand(5, generator=generator)
+    labels, guesses = torch.tensor([0, 1, 2, 3, 0]), torch.tensor([1, 1, 0, 2, 3])
+    share = torch.rand(5, generator=generator).requires_grad_()
+    given = (logits, labels, guesses, confidence, share)
+    free, fixed = (mixed_label_loss(*given, fixed_denominators=f) for f in (False, True))
+    torch.testing.assert_close(free, fixed)
+    (found,) = torch.autograd.grad(fixed, share)
+    ours, theirs = (
+        torch.nn.functional.cross_entropy(logits, wanted, reduction="none")
+        for wanted in (labels, guesses)
+    )
+    s, c = share.detach(), confidence
+    weight = (1 - s) * c
+    # d/ds of sum(s ours)/S sum(s) + sum(w theirs)/W sum(1 - s), with S and W constant
+    by_source = ours + (s * ours).sum() / s.sum()
+    by_target = -c * theirs * (1 - s).sum() / weight.sum() - (weight * theirs).sum() / weight.sum()
+    torch.testing.assert_close(found, (by_source + by_target) / 5)

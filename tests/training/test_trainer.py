@@ -84,6 +84,12 @@ def test_the_warm_up_rises_in_a_line_from_the_floor_to_the_full_rate():
     np.testing.assert_allclose(found, [0.0, 0.1, 0.2, 0.3, 0.4, 0.4])
 
 
+def test_a_step_schedule_falls_to_a_tenth_at_170_of_200_epochs():
+    config = TrainConfig(lr=0.1, epochs=200, schedule="step")
+    found = [learning_rate(config, epoch) for epoch in (0, 169, 170, 199)]
+    np.testing.assert_allclose(found, [0.1, 0.1, 0.01, 0.01])
+
+
 def test_every_step_has_the_rate_of_its_epoch():
     bench, seen = make(), []
 
@@ -220,3 +226,34 @@ def test_a_term_that_is_missing_in_a_step_counts_as_zero():
     names, table = tabulate([{"a": one}, {"a": two, "b": one}])
     assert names == ["a", "b"]
     assert table.tolist() == [[1.0, 0.0], [2.0, 1.0]]
+
+
+def test_diagnostics_are_averaged_over_the_steps_that_have_them_and_leave_the_terms_alone():
+    plain, watched, heard = make(), make(), {"plain": [], "watched": []}
+    step = watched.model.method.step
+
+    def watching(batch, clock):
+        seen = {"step": torch.tensor(float(clock.step)), "never": torch.tensor(float("nan"))}
+        seen |= {"once": torch.tensor(7.0)} if clock.step % 3 == 1 else {}
+        return dataclasses.replace(step(batch, clock), diagnostics=seen)
+
+    watched.model.method.step = watching
+    fit(plain, on_epoch=heard["plain"].append)
+    fit(watched, on_epoch=heard["watched"].append)
+    assert [e.terms for e in heard["plain"]] == [e.terms for e in heard["watched"]]
+    found = [e.diagnostics for e in heard["watched"]]
+    assert [d["step"] for d in found] == [1, 4, 7, 10]
+    assert all(d["once"] == 7 and "never" not in d for d in found)
+    assert all(set(e.diagnostics) == {"predicted_new"} for e in heard["plain"])
+
+
+def test_a_resumed_run_has_the_diagnostics_of_an_uninterrupted_one():
+    whole, kept, heard = make(), {}, {"whole": [], "rest": []}
+
+    def keep(event: StepEvent) -> None:
+        if event.clock.step == 4:
+            kept["state"] = copy.deepcopy(event.state())
+
+    fit(whole, on_step=keep, on_epoch=lambda e: heard["whole"].append(e.diagnostics))
+    fit(make(), resume=kept["state"], on_epoch=lambda e: heard["rest"].append(e.diagnostics))
+    assert heard["whole"][1:] == heard["rest"]
