@@ -250,7 +250,7 @@ def test_images_that_differ_have_different_names(miniature, trees):
     names = [
         problem("cub", miniature).images.ids[400:],
         problem("cub", miniature, corruption_size=64).images.ids[400:],
-        problem("cub", miniature, jpeg_quality=85).images.ids[400:],
+        problem("cub", miniature, jpeg_quality=90).images.ids[400:],
         problem("folder", trees.root, path="mine", source="photo").images.ids,
         problem("folder", trees.root, path="yours", source="photo").images.ids,
     ]

@@ -19,6 +19,7 @@ from gcdbench.data.corruptions import CORRUPTIONS
 from gcdbench.data.datasets._assemble import Labelled, corrupted_problem
 from gcdbench.data.datasets._lists import missing_files
 from gcdbench.data.images import FileImages, Images, decoding
+from gcdbench.data.pixel_cache import pixel_code_hash
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.splits import class_file, positions
 from gcdbench.errors import UserError
@@ -126,12 +127,14 @@ def stored_tree(source: Dataset, tree: str) -> Path | None:
     return None
 
 
-def stored_images(folder: Path, listing: Listing, variants: list[tuple[str, int]]) -> FileImages:
+def stored_images(
+    folder: Path, listing: Listing, variants: list[tuple[str, int]], tag: str = "stored"
+) -> FileImages:
     """Return the images of an SSB-C tree."""
     prefixes = [f"{corruption}/{severity}/" for corruption, severity in variants]
     return FileImages(
         folder,
-        ids=[f"{prefix}{name}@stored" for prefix in prefixes for name in listing.test.images.ids],
+        ids=[f"{prefix}{name}@{tag}" for prefix in prefixes for name in listing.test.images.ids],
         paths=[prefix + path for prefix in prefixes for path in listing.stored],
     )
 
@@ -157,15 +160,19 @@ def _shifted(source: Dataset, listing: Listing, recipe: Recipe) -> tuple[Images,
         manifest = read_manifest(folder)
         if wanted == "auto":
             _check_settings(source, folder, recipe, manifest)
-        images = stored_images(folder, listing, recipe.variants)
+        equal = manifest is not None and _holds(manifest, recipe)
+        tag = recipe.tag if equal else "stored"
+        images = stored_images(folder, listing, recipe.variants, tag)
         _check_tree(images, recipe.variants, manifest)
+        if equal:  # the bytes that computing gives, and so the same names and the same cell
+            return images, f"made {recipe.describe()}"
         return images, f"stored, {_making(images, len(listing.stored), manifest)}"
     if wanted == "stored":
         raise UserError(
             f"{source.title}: there are no corrupted images in {source.root}/SSB-C/{listing.tree} "
             "(make them with gcdbench data make-ssb-c, or set corrupted: computed)"
         )
-    return CorruptedImages(listing.test.images, recipe), f"computed {recipe.describe()}"
+    return CorruptedImages(listing.test.images, recipe), f"made {recipe.describe()}"
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
@@ -177,18 +184,38 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     }
 
 
+def _holds(manifest: Manifest, recipe: Recipe) -> bool:
+    """Tell whether a tree holds the very images that would be computed."""
+    return manifest.code == pixel_code_hash() and not _other_settings(manifest, recipe)
+
+
+def _other_settings(manifest: Manifest, recipe: Recipe) -> list[str]:
+    """Return the names of the settings that a tree was made with otherwise than asked."""
+    asked = settings_of(recipe)
+    if "frost" not in recipe.corruptions:
+        del asked["frost"]
+    return [key for key, value in asked.items() if manifest.settings.get(key) != value]
+
+
 def _check_settings(
     source: Dataset, folder: Path, recipe: Recipe, manifest: Manifest | None
 ) -> None:
-    """Refuse settings of one's own that a tree on disk would overrule."""
-    usual = settings_of(Recipe.of(type(source.config)(), source.root))
-    for key, asked in settings_of(recipe).items():
+    """Refuse a tree that was made otherwise than asked; of an unknown one only the usual is asked.
+
+    What lies on disk must not choose the pixels of a suite.
+    """
+    asked = settings_of(recipe)
+    if manifest is not None:
+        other = _other_settings(manifest, recipe)
+    else:
+        usual = settings_of(Recipe.of(type(source.config)(), source.root))
+        other = [key for key, value in asked.items() if value != usual[key]]
+    for key in other:
         stored = manifest.settings.get(key) if manifest else "unknown"
-        if asked not in (usual[key], stored):
-            raise UserError(
-                f"{source.title}: {key} is {asked}, but that of the images in {folder} is {stored} "
-                "(set corrupted: computed to make others, or corrupted: stored to take these)"
-            )
+        raise UserError(
+            f"{source.title}: {key} is {asked[key]}, but that of the images in {folder} is {stored} "
+            "(set corrupted: computed to make others, or corrupted: stored to take these)"
+        )
 
 
 def _check_tree(

@@ -57,7 +57,7 @@ or, without the devkit: train/<class>/<number>.jpg and test/<class>/<number>.jpg
         corruptions: tuple[str, ...] = ()  # of the nine of SSB-C; all of them if none is named
         severities: tuple[int, ...] = (1, 2, 3, 4, 5)  # all of SSB-C
         corruption_size: int = 256  # shorter side, if computed: as in ImageNet-C; 0: as stored
-        jpeg_quality: int = 0  # of a round trip behind it; ImageNet-C is stored with 85
+        jpeg_quality: int = 85  # as make-ssb-c and ImageNet-C store them; 0: no JPEG
         frost: str = ""  # folder of ice photographs below the data root; else a procedural texture
         augment: Literal["plain", "jitter"] = "plain"  # released codes, all but DomainNet
 
