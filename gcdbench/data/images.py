@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
+from gcdbench.data.modes import to_rgb
 from gcdbench.errors import UserError
 
 if TYPE_CHECKING:
     from gcdbench.data.pixel_cache import PixelCache
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # Smaller images are resized by torch alone, as those of the embedded suite have always been: up to
 # two grey levels from Pillow in some values per million.
 THUMBNAIL = 128
@@ -88,13 +88,12 @@ class FileImages(Images):
 
     def open(self, row: int) -> Image.Image:
         with decoding(self.place(row)), Image.open(self.path(row)) as image:
-            return image.convert("RGB")
+            return to_rgb(image).copy()
 
     def resized(self, row: int, size: int) -> np.ndarray:
         with decoding(self.place(row)), Image.open(self.path(row)) as image:
             # a copy of a large image takes as long as its resizing
-            rgb = image if image.mode == "RGB" else image.convert("RGB")
-            return resize_shorter(rgb, size)
+            return resize_shorter(to_rgb(image), size)
 
     def path(self, row: int) -> Path:
         """Return the file of an image."""
@@ -124,7 +123,7 @@ class ZipImages(Images):
 
     def open(self, row: int) -> Image.Image:
         with decoding(self.place(row)), Image.open(io.BytesIO(self._read(self.ids[row]))) as image:
-            return image.convert("RGB")
+            return to_rgb(image).copy()
 
     def place(self, row: int) -> str:
         return f"{self.archive}:{self.ids[row]}"
@@ -249,13 +248,3 @@ def _torch_bicubic(pixels: np.ndarray, width: int, height: int) -> np.ndarray:
         images, size=(height, width), mode="bicubic", antialias=True
     )
     return small[0].permute(1, 2, 0).numpy()
-
-
-def image_files(folder: Path) -> list[str]:
-    """List the images below a folder by their relative paths, in the order of an ImageFolder."""
-    found = []
-    for place, _, names in sorted(os.walk(folder, followlinks=True)):
-        inside = os.path.relpath(place, folder)
-        prefix = "" if inside == "." else f"{Path(inside).as_posix()}/"
-        found += [prefix + name for name in sorted(names) if name.lower().endswith(EXTENSIONS)]
-    return found

@@ -155,12 +155,12 @@ def test_an_archive_that_was_kept_is_compared_too(trees, capsys):
 
 
 def test_the_datasets_of_a_suite_are_verified_with_their_settings(trees, tmp_path, capsys):
-    trees.image("mine/photo/ant/1.png")
-    trees.image("mine/photo/bee/1.png")
+    for name in ("ant/1", "ant/2", "bee/1", "bee/2"):
+        trees.image(f"mine/photo/{name}.png")
     suite = tmp_path / "mine.yaml"
     suite.write_text("datasets: {own: {source: folder, config: {path: mine, source: photo}}}\n")
     assert call("verify", "--suite", suite, "--workers", 1, "--data-root", trees.root) == 0
-    assert capsys.readouterr().out == "own photo: 2 images\nown: sound\n"
+    assert capsys.readouterr().out == "own photo: 4 images\nown: sound\n"
 
 
 def test_images_that_belong_to_no_class_are_counted(trees, tmp_path, capsys):

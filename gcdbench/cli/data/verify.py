@@ -14,8 +14,9 @@ from tqdm import tqdm
 
 from gcdbench.cli.data._common import in_parallel, say, suite_sources
 from gcdbench.data.datasets import make_dataset
-from gcdbench.data.datasets._lists import missing_files
+from gcdbench.data.folders import passed_over
 from gcdbench.data.images import FileImages, Images, Unreadable
+from gcdbench.data.lists import missing_files
 from gcdbench.data.problem import Dataset
 from gcdbench.errors import UserError
 
@@ -43,6 +44,7 @@ class Report:
     unreadable: dict[str, str] = field(default_factory=dict)  # place -> reason
     altered: list[str] = field(default_factory=list)  # files with another checksum
     remarks: list[str] = field(default_factory=list)  # on what is in none of the parts
+    passed_over: list[str] = field(default_factory=list)  # what is no data; not a fault
 
     @property
     def differs(self) -> dict[str, int]:
@@ -88,6 +90,12 @@ def verify(
     except UserError as error:
         report.layout = str(error)
         return report
+    try:  # what stats and run would refuse
+        source.problem(name)
+    except UserError as error:
+        report.remarks.append(str(error))
+    folders = dict.fromkeys(i.root for i in parts.values() if isinstance(i, FileImages))
+    report.passed_over = [str(root / path) for root in folders for path in passed_over(root)]
     for path, checksum in source.checksums().items():
         if not checksum_fits(path, checksum):
             report.altered.append(str(path))
@@ -156,6 +164,8 @@ def _print(report: Report, *, decoded: bool) -> None:
         say(f"altered: {path} has another checksum than the published file")
     for remark in report.remarks:
         say(f"strange: {remark}")
+    for path in report.passed_over:
+        say(f"passed over: {path}")
     if report.sound:
         say(f"{report.name}: sound" if decoded else f"{report.name}: complete, not decoded")
     else:

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from gcdbench.data.class_splits import class_order
 from gcdbench.data.corrupted import CorruptedImages, Recipe
 from gcdbench.data.corruptions import CORRUPTIONS
 from gcdbench.data.datasets._assemble import Labelled, corrupted_problem
-from gcdbench.data.datasets._lists import missing_files
 from gcdbench.data.images import FileImages, Images, decoding
+from gcdbench.data.lists import check_once, missing_files
 from gcdbench.data.pixel_cache import pixel_code_hash
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.splits import class_file, positions
@@ -46,18 +47,21 @@ class Listing:
     train: Part
     test: Part
     stored: list[str]  # path of each test image below <corruption>/<severity>/ in SSB-C
+    note: str = ""  # what a record says about images in another order than the official one
 
     def __post_init__(self) -> None:
         known = len(self.classes)
         for name, part in (("training", self.train), ("test", self.test)):
             if not len(part.labels):
                 raise UserError(f"{part.listed_in}: no {name} images; unpack the dataset again")
-            strange = part.labels[(part.labels < 0) | (part.labels >= known)]
+            strange = np.flatnonzero((part.labels < 0) | (part.labels >= known))
             if len(strange):
                 raise UserError(
-                    f"{part.listed_in}: there is a class {strange[0] + 1}, of {known}; unpack the "
-                    "dataset again"
+                    f"{part.listed_in}: there is a class {part.labels[strange[0]] + 1}, of {known} "
+                    f"(of image {part.images.paths[strange[0]]}); unpack the dataset again"
                 )
+        listed = f"{self.train.listed_in} and {self.test.listed_in}"
+        check_once([*self.train.images.ids, *self.test.images.ids], listed)
 
 
 @dataclass(frozen=True)
@@ -81,9 +85,11 @@ def published_size(source: Dataset) -> int:
 def build(source: Dataset, name: str, listing: Listing) -> Problem:
     """Split a dataset by the protocol of SSB, with or without the corrupted test images."""
     split = class_file("ssb")
-    old = split[listing.benchmark]["old"]
-    new = [c for members in split[listing.benchmark]["new"].values() for c in members]
-    label = positions(old, new)
+    num_old = len(split[listing.benchmark]["old"])
+    published = [*split[listing.benchmark]["old"]]
+    published += [c for members in split[listing.benchmark]["new"].values() for c in members]
+    order, note = class_order(listing.benchmark, source.config.class_split, num_old, published)
+    label = positions(order[:num_old], order[num_old:])
     if len(listing.classes) != len(label):
         raise UserError(
             f"{source.title}: {len(listing.classes)} classes instead of {len(label)} "
@@ -91,7 +97,7 @@ def build(source: Dataset, name: str, listing: Listing) -> Problem:
         )
     source.compare(train=len(listing.train.labels), test=len(listing.test.labels))
     recipe = Recipe.of(source.config, source.root)
-    notes = {"split": f"ssb {split['version']}"}
+    notes = {"split": f"ssb {split['version']}{listing.note}{note}"}
     shifted = None
     if source.config.shift == "corrupted":
         images, notes["corrupted"] = _shifted(source, listing, recipe)
@@ -99,8 +105,8 @@ def build(source: Dataset, name: str, listing: Listing) -> Problem:
     return corrupted_problem(
         name,
         source.config,
-        classes=[listing.classes[c] for c in (*old, *new)],
-        num_old=len(old),
+        classes=[listing.classes[c] for c in order],
+        num_old=num_old,
         train=Labelled(listing.train.images, label[listing.train.labels]),
         shifted=shifted,
         variants=recipe.variants,
@@ -213,8 +219,8 @@ def _check_settings(
     for key in other:
         stored = manifest.settings.get(key) if manifest else "unknown"
         raise UserError(
-            f"{source.title}: {key} is {asked[key]}, but that of the images in {folder} is {stored} "
-            "(set corrupted: computed to make others, or corrupted: stored to take these)"
+            f"{source.title}: {key} is {asked[key]}, but that of the images in {folder} is "
+            f"{stored} (set corrupted: computed to make others, or corrupted: stored to take these)"
         )
 
 

@@ -14,7 +14,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from gcdbench.data.datasets import _ssb
-from gcdbench.data.images import FileImages, Images, image_files
+from gcdbench.data.folders import image_files
+from gcdbench.data.images import FileImages, Images
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.splits import class_file
 from gcdbench.errors import UserError
@@ -51,6 +52,7 @@ or, without the devkit: train/<class>/<number>.jpg and test/<class>/<number>.jpg
     @dataclass(frozen=True)
     class Config:
         shift: Literal["corrupted", "none"] = "corrupted"  # none: SSB, without domain shift
+        class_split: Literal[0, 1, 2, 3, 4] = 0  # which classes are old; 0: the published ones
         labelled_share: float = 0.5  # of the pooled training images of old classes, GCD
         validation: float = 0.0  # share of each class's labelled images held out; 0.2 in GCD's code
         corrupted: Literal["auto", "stored", "computed"] = "auto"  # auto: stored if it is on disk

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from gcdbench.data.datasets._assemble import Labelled, check_num_old, domain_problem
-from gcdbench.data.images import FileImages, Images, image_files
+from gcdbench.data.folders import image_files
+from gcdbench.data.images import FileImages, Images
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.splits import class_ids
 from gcdbench.errors import UserError

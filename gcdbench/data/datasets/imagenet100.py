@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from gcdbench.data.datasets._assemble import Labelled, corrupted_problem
-from gcdbench.data.images import FileImages, Images, image_files
+from gcdbench.data.folders import image_files
+from gcdbench.data.images import FileImages, Images
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.splits import class_file, class_ids
 
