@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from gcdbench.data.class_splits import class_order
 from gcdbench.data.datasets._assemble import Labelled, check_domains, domain_problem
 from gcdbench.data.folders import image_files, subfolders
 from gcdbench.data.images import FileImages, Images
@@ -65,6 +66,8 @@ images count (without them: 'listing: folders' takes all images of the folders)"
         shifted: tuple[str, ...] = ("painting",)  # trained on without labels; the others are unseen
         num_old: int = 173  # released code; the paper says 172
         class_order: Literal["folders", "official"] = "folders"  # released: sorted folder names
+        class_split: Literal[0, 1, 2, 3, 4] = 0  # which classes are old; 0: the first num_old
+        protocol: Literal["gcd", "cross-domain", "domain-generalisation"] = "gcd"  # protocols.py
         labelled_share: float = 0.5  # of the pooled source images of old classes, GCD
         shifted_share: float = 0.3  # of each class for training, released; all are evaluated
         validation: float = 0.0  # share of each class's labelled images held out
@@ -81,6 +84,9 @@ images count (without them: 'listing: folders' takes all images of the folders)"
         check_domains(name, config.source, config.shifted, dict.fromkeys(DOMAINS))
         lists = class_file("domainnet")
         classes = lists[config.class_order]
+        numbers = range(len(classes))
+        order, note = class_order("domainnet", config.class_split, config.num_old, numbers)
+        classes = [classes[number] for number in order]
         listed = self._listed()
         self.compare(**{domain: len(paths) for domain, paths in listed.items()})
         images = self.parts()
@@ -94,7 +100,7 @@ images count (without them: 'listing: folders' takes all images of the folders)"
             domains,
             classes=classes,
             num_old=config.num_old,
-            notes={"split": f"domainnet {lists['version']}"},
+            notes={"split": f"domainnet {lists['version']}{note}"},
         )
 
     def published_size(self) -> int:
