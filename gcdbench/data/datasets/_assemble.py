@@ -59,7 +59,7 @@ def corrupted_problem(
         labels = np.concatenate([train.labels, shifted.labels])
         unlabelled = np.concatenate([unlabelled, np.arange(len(train), len(labels))])
         sets |= _variant_sets(variants, len(shifted) // len(variants), first=len(train))
-    return _complete(
+    return complete(
         name=name,
         classes=tuple(classes),
         num_old=num_old,
@@ -117,7 +117,7 @@ def domain_problem(
                 )
     if config.protocol != "gcd":
         notes = {**notes, "protocol": config.protocol}
-    return _complete(
+    return complete(
         name=name,
         classes=tuple(classes),
         num_old=num_old,
@@ -166,7 +166,7 @@ def check_settings(name: str, config: Any, *, num_old: int, num_classes: int) ->
         )
 
 
-def _complete(**parts: Any) -> Problem:
+def complete(**parts: Any) -> Problem:
     """Make a problem, and refuse one that has nothing to train on or to score."""
     problem = Problem(**parts)
     if not problem.sets or not len(problem.unlabelled):
