@@ -16,7 +16,7 @@ _SECTIONS = {"train", "backbone", "task", "methods", "techniques"}
 _SUITE_KEYS = _SECTIONS | {
     *("description", "seeds", "datasets", "default_methods", "quick", "extends"),
 }
-_DATASET_KEYS = _SECTIONS | {"source", "config", "limit"}
+_DATASET_KEYS = _SECTIONS | {"source", "config", "limit", "exclude"}
 _QUICK_KEYS = _SECTIONS | {"limit"}
 _METHOD_KEYS = {"train", "config"}
 
@@ -45,6 +45,9 @@ class Suite:
         if not isinstance(data.get("datasets"), dict) or not data["datasets"]:
             raise UserError(f"{path}: a suite needs a mapping 'datasets' with at least one entry")
         named = [*_check_suite(data, path)]
+        for entry in data["datasets"].values():
+            if "exclude" in entry:  # next to the suite
+                entry["exclude"] = str(path.parent / Path(entry["exclude"]).expanduser())
         if "extends" in data:
             if path.resolve() in extended_by:
                 raise UserError(f"{path}: extends: the suites extend each other in a circle")
@@ -93,6 +96,7 @@ def _check_suite(data: Mapping[str, Any], path: Path) -> Iterator[tuple[str, str
         if "source" not in entry:
             raise UserError(f"{where} needs a 'source'")
         coerce(entry["source"], str, f"{where}.source")
+        coerce(entry.get("exclude", ""), str, f"{where}.exclude")
         _check_mapping(entry.get("config", {}), f"{where}.config")
         yield from _check_settings(entry, f"{where}.")
 

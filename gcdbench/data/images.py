@@ -161,25 +161,26 @@ class JoinedImages(Images):
         self._ends = list(accumulate(map(len, parts)))
 
     def open(self, row: int) -> Image.Image:
-        part, inside = self._find(row)
+        part, inside = self.find(row)
         return part.open(inside)
 
     def resized(self, row: int, size: int) -> np.ndarray:
-        part, inside = self._find(row)
+        part, inside = self.find(row)
         return part.resized(inside, size)
 
     def place(self, row: int) -> str:
-        part, inside = self._find(row)
+        part, inside = self.find(row)
         return part.place(inside)
 
     def stamp(self, row: int) -> str:
-        part, inside = self._find(row)
+        part, inside = self.find(row)
         return part.stamp(inside)
 
     def cached(self, cache: PixelCache) -> Images:
         return JoinedImages(*(part.cached(cache) for part in self.parts))
 
-    def _find(self, row: int) -> tuple[Images, int]:
+    def find(self, row: int) -> tuple[Images, int]:
+        """Return the list that holds an image, and its row there."""
         number = bisect_right(self._ends, row)
         return self.parts[number], row - (self._ends[number] - len(self.parts[number]))
 

@@ -16,7 +16,7 @@ from gcdbench.core.method_spec import MethodSpec
 from gcdbench.core.suites import Suite
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
-from gcdbench.experiment.plan import Cell, Request, make_cells
+from gcdbench.experiment.plan import Cell, Request, base_name, make_cells
 
 COLUMNS = ["dataset", "method", "seed", "set", "role", "split", "accuracy"]
 SPLITS = ("All", "Old", "New")
@@ -173,7 +173,7 @@ def _foreign(path: Path, record: Mapping[str, Any]) -> str:
 def _of_unknown_methods(
     sound: Mapping[Path, dict[str, Any]], suite: Suite, results: Path
 ) -> list[LeftOut]:
-    mine = {path: one for path, one in sound.items() if one["dataset"] in suite.datasets}
+    mine = {path: one for path, one in sound.items() if base_name(one["dataset"]) in suite.datasets}
     unknown = {m for m in {one["method"] for one in mine.values()} if not _known(m)}
     return [
         LeftOut(_below(path, results), "foreign", f"is of {record['method']}, which is not here")
@@ -193,7 +193,7 @@ def _known(spec: str) -> bool:
 def _with_recorded_methods(
     request: Request, sound: Iterable[dict[str, Any]], suite: Suite
 ) -> Request:
-    recorded = {r["method"] for r in sound if r["dataset"] in suite.datasets}
+    recorded = {r["method"] for r in sound if base_name(r["dataset"]) in suite.datasets}
     known = sorted(filter(_known, recorded))
     if not known:
         raise UserError(

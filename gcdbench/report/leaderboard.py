@@ -119,7 +119,8 @@ class Board:
     @cached_property
     def caveats(self) -> list[str]:
         """What may not be concluded, in sentences."""
-        return [*statistics.caveats(self.scores), *_unreadable(self.collection.records)]
+        recorded = self.collection.records
+        return [*statistics.caveats(self.scores), *_unreadable(recorded), *_variants(recorded)]
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
         """Evaluation sets of a dataset with their roles, in the order of ``ROLES``."""
@@ -153,6 +154,22 @@ def _unreadable(recorded: Iterable[Mapping[str, Any]]) -> list[str]:
     if not cells:
         return []
     return [f"Images could not be read and were scored as grey squares: {'; '.join(cells)}."]
+
+
+def _variants(recorded: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Say which datasets are variants of the benchmark: other pixels, or images left out."""
+    said = {}
+    for record in recorded:
+        notes = record["problem"].get("notes", {})
+        made = notes.get("corrupted", "")
+        other = [made] if made.startswith("made ") and "JPEG quality 85" not in made else []
+        other += [made] if made.startswith("stored") else []
+        other += [f"without {notes['excluded']}"] if "excluded" in notes else []
+        if other:
+            said[record["dataset"]] = f"{record['dataset']} ({', '.join(other)})"
+    if not said:
+        return []
+    return [f"Variants of the benchmark, not comparable with others: {'; '.join(said.values())}."]
 
 
 def _numbers(collection: Collection) -> list[Number]:

@@ -40,6 +40,17 @@ def add_parser(verbs: Any) -> None:
     verify.add_argument("--no-decode", action="store_true", help="only look whether files exist")
     verify.add_argument("--workers", type=_whole(1), help="processes (default: one per core)")
     verify.add_argument("--json", action="store_true", help="for programs")
+    verify.add_argument(
+        "--near-duplicates",
+        action="store_true",
+        help="look for images that are there twice, and say what they do to the split",
+    )
+    verify.add_argument(
+        "--exclusions",
+        type=Path,
+        metavar="DIR",
+        help="with --near-duplicates: write DATASET.txt there, which a suite can name in 'exclude'",
+    )
 
     export = action("export-split", "write path, class and role of every image of a dataset")
     export.add_argument("--suite", required=True, help="name of a suite, or a YAML file")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gcdbench.cli.data._common import say, suite_sources
+from gcdbench.cli.data._common import say, suite_problem, suite_sources
 from gcdbench.data.problem import Problem
 from gcdbench.data.problem import log as warnings
 
@@ -31,7 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print labelled and unlabelled images, classes and domains of each dataset."""
     sources = suite_sources(arguments.suite, arguments.data_root, arguments.datasets)
     with _said_once(warnings):
-        rows = [count(source.problem(name)) for name, source in sources.items()]
+        rows = [
+            count(suite_problem(arguments.suite, name, arguments.data_root)[0]) for name in sources
+        ]
     if arguments.json:
         say(json.dumps(rows, indent=1))
         return 0

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 from tqdm import tqdm
 
 from gcdbench.cli.data._common import in_parallel, say, suite_sources
+from gcdbench.cli.data.near_duplicates import report_duplicates
 from gcdbench.data.datasets import make_dataset
 from gcdbench.data.folders import passed_over
 from gcdbench.data.images import FileImages, Images, Unreadable
@@ -61,6 +62,10 @@ class Report:
 def run(arguments: argparse.Namespace) -> int:
     """Verify datasets; return 1 if something is wrong with one of them."""
     root = arguments.data_root
+    if arguments.exclusions is not None and not arguments.near_duplicates:
+        raise UserError("--exclusions writes what --near-duplicates finds: add that, too")
+    if arguments.json and arguments.near_duplicates:
+        raise UserError("--near-duplicates has no --json: leave out one of them")
     if bool(arguments.sources) == bool(arguments.suite):
         raise UserError("name the sources to verify (gcdbench data verify cub), or a --suite")
     if arguments.suite:
@@ -76,6 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for report in reports:
             _print(report, decoded=not arguments.no_decode)
+    if arguments.near_duplicates:
+        for name, source in sources.items():
+            if not next(report for report in reports if report.name == name).layout:
+                report_duplicates(name, source, arguments.exclusions, arguments.workers)
     return 0 if all(report.sound for report in reports) else 1
 
 
