@@ -7,6 +7,7 @@ that also agree when they are compared in more detail: a neighbour alone is no d
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,6 +87,7 @@ def exact_pairs(described: Sequence[Description]) -> list[Pair]:
 
 def candidates(described: Sequence[Description]) -> list[Pair]:
     """Return the pairs of neighbours by the descriptor that are worth a closer look."""
+    logging.getLogger("faiss.loader").setLevel(logging.WARNING)  # it reports every attempt
     import faiss
 
     copies = {pair.second for pair in exact_pairs(described)}
