@@ -14,7 +14,7 @@ from gcdbench.errors import UserError, unknown
 
 _SECTIONS = {"train", "backbone", "task", "methods", "techniques"}
 _SUITE_KEYS = _SECTIONS | {
-    *("description", "seeds", "datasets", "default_methods", "quick", "extends"),
+    *("description", "homepage", "seeds", "datasets", "default_methods", "quick", "extends"),
 }
 _DATASET_KEYS = _SECTIONS | {"source", "config", "limit", "exclude"}
 _QUICK_KEYS = _SECTIONS | {"limit"}
@@ -80,7 +80,7 @@ class Suite:
 
 def _check_suite(data: Mapping[str, Any], path: Path) -> Iterator[tuple[str, str, str]]:
     """Check the types of all that a suite's file holds; yield what it has settings for."""
-    for key in ("description", "extends"):
+    for key in ("description", "homepage", "extends"):
         coerce(data.get(key, ""), str, f"{path}: {key}")
     for key, kind in (("seeds", tuple[int, ...]), ("default_methods", tuple[str, ...])):
         if key in data and not coerce(data[key], kind, f"{path}: {key}"):

@@ -98,9 +98,14 @@ class Problem:
         )
 
     def without(self, names: Iterable[str], note: str) -> Problem:
-        """Return the problem without some images, by their ids; the split is not drawn again."""
+        """Return the problem without some images; the split is not drawn again.
+
+        Images are named by their ids, or without an id's first word, which is the dataset: so are
+        those of DomainBed's list for DomainNet.
+        """
         gone = set(names)
-        kept = np.array([clean_id(name) not in gone for name in self.images.ids], dtype=bool)
+        ids = map(clean_id, self.images.ids)
+        kept = np.array([not {name, name.partition("/")[2]} & gone for name in ids], dtype=bool)
         if gone and kept.all():
             raise UserError(
                 f"dataset {self.name}: no image of the exclusion list ({note}) is there"

@@ -147,6 +147,14 @@ def test_an_exclusion_list_of_other_data_is_refused(tmp_path):
         cell.problem()
 
 
+def test_a_list_may_name_images_without_the_dataset_as_domainbed_does(trees, tmp_path):
+    trees.domainnet()
+    whole = problem("domainnet", trees.root)
+    name = whole.images.ids[int(whole.unlabelled[-1])]
+    left = whole.without([name.removeprefix("domainnet/")], "a list")
+    assert len(left.unlabelled) == len(whole.unlabelled) - 1
+
+
 def test_exclusions_need_near_duplicates(tmp_path):
     with pytest.raises(UserError, match="add that, too"):
         call("verify", "drawshift", "--exclusions", tmp_path)

@@ -48,6 +48,12 @@ def test_info_and_stats_know_the_datasets_of_a_new_suite(suite, trees, capsys):
     text = capsys.readouterr().out
     assert text.startswith(f"{source}: ")
     assert "on disk   no" not in text
+    if source == "folder":
+        assert call("info", suite, "--data-root", trees.root) == 0
+        text = capsys.readouterr().out
+        assert "https://" in text
+        assert "on disk   " in text
+        assert "on disk   no" not in text
     assert call("stats", "--suite", suite, "--json", "--data-root", trees.root) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["dataset"] for row in rows] == list(datasets)

@@ -94,6 +94,19 @@ def test_verify_finds_what_stats_refuses(trees, tmp_path, capsys):
     assert f"strange: {refused.value}" in capsys.readouterr().out
 
 
+def test_stats_and_verify_name_the_same_stray_images(trees, tmp_path, caplog, capsys):
+    for name in ("photo/ant/1", "photo/ant/2", "photo/bee/1", "photo/bee/2", "photo/stray"):
+        trees.image(f"mine/{name}.png")
+    suite = tmp_path / "mine.yaml"
+    suite.write_text("datasets: {own: {source: folder, config: {path: mine, source: photo}}}\n")
+    asked = ("--suite", suite, "--data-root", trees.root)
+    call("stats", *asked)
+    call("verify", *asked, "--workers", 1)
+    stray = "1 images not in <domain>/<class>/, the first is photo/stray.png"
+    assert stray in caplog.text
+    assert stray in capsys.readouterr().out
+
+
 # --- bits and bytes
 
 

@@ -26,7 +26,7 @@ def add_parser(verbs: Any) -> None:
         return sub
 
     info = action("info", "say what a dataset is, where to get it and where to put it")
-    info.add_argument("sources", nargs="*", metavar="SOURCE", help="default: all")
+    info.add_argument("sources", nargs="*", metavar="SOURCE", help="or a suite; default: all")
     info.add_argument("--json", action="store_true", help="for programs")
 
     stats = action("stats", "count labelled and unlabelled images, classes and domains of a suite")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gcdbench.cli.data._common import say, suite_problem, suite_sources
+from gcdbench.cli.data.verify import Remarking
 from gcdbench.data.problem import Problem
 from gcdbench.data.problem import log as warnings
 
@@ -31,6 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print labelled and unlabelled images, classes and domains of each dataset."""
     sources = suite_sources(arguments.suite, arguments.data_root, arguments.datasets)
     with _said_once(warnings):
+        for source in sources.values():  # what verify calls strange
+            for remark in source.remarks() if isinstance(source, Remarking) else ():
+                warnings.warning("%s", remark)
         rows = [
             count(suite_problem(arguments.suite, name, arguments.data_root)[0]) for name in sources
         ]
