@@ -21,10 +21,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.more_trees import picture
 from helpers.paths import ROOT
 
 from gcdbench.cli import completion
 from gcdbench.cli.main import _parser, main
+from gcdbench.experiment.plan import Request, make_cells
 
 README = ROOT / "README.md"
 END = [
@@ -40,7 +42,8 @@ def text() -> str:
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", text(), re.M | re.S)
+    found = re.findall(r"^```(\w*)\n(.*?)^```", text(), re.M | re.S)
+    return [body for name, body in found if re.fullmatch(language, name)]
 
 
 def commands() -> list[list[str]]:
@@ -62,13 +65,14 @@ def as_run_here(words: list[str], data: Path) -> list[str]:
         words = ["plan", *words[1:]] if words[0] == "run" else words
     if words[0] == "reproduce":
         return [*words, "--list"]
-    if words[0] in CELLS and "ssb-c" not in words and "domainnet" not in words:
+    own = {"ssb-c", "domainnet", "animals.yaml"}  # suites with other datasets than END names
+    if words[0] in CELLS and not own & set(words):
         return [*words, *END]
     return words
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
+def home(tmp_path_factory, miniature):
     """Return a folder with the files that README speaks of."""
     folder = tmp_path_factory.mktemp("home")
     rng = np.random.RandomState(0)
@@ -83,7 +87,30 @@ def home(tmp_path_factory):
         "description: mine\nextends: drawshift\ndatasets:\n"
         "  line+solid: {source: drawshift, config: {shifted: [solid]}}\n"
     )
+    (suite,) = (block for block in blocks("yaml") if "source: folder" in block)
+    (folder / "animals.yaml").write_text(suite)
+    for domain in ("photo", "sketch", "painting"):
+        for name in ("ant", "bee", "cat", "dog", "elk"):
+            for i in range(4):
+                picture(miniature / "animals" / domain / name / f"{i}.png")
+    rows = ["path,class,role"]
+    for i in range(8):
+        picture(folder / "theirs" / f"{i}.png")
+        rows.append(f"theirs/{i}.png,{'ab'[i % 2]},{'labelled' if i in (0, 2) else 'unlabelled'}")
+    (folder / "theirs.csv").write_text("\n".join(rows))
     return folder
+
+
+def test_the_yaml_for_ones_own_data_describes_what_readme_says(home, miniature):
+    suite = str(home / "animals.yaml")
+    found = make_cells(Request(suite, ("simgcd",), data_root=miniature))[0].problem()
+    assert found.classes[: found.num_old] == ("ant", "bee", "cat")
+    assert {name: one.role for name, one in found.sets.items()} == {
+        "photo": "source",
+        "sketch": "shifted",
+        "painting": "unseen",
+    }
+    assert len(found.labelled) == 6  # half of the old classes' photographs
 
 
 def test_the_commands_are_found():

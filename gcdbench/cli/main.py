@@ -206,6 +206,15 @@ def _add_request(parser: argparse.ArgumentParser) -> None:
     add("--suite", required=True, help="name of a suite, or a YAML file")
     add("--methods", nargs="+", default=(), metavar="METHOD", help="simgcd, hilo-patchmix, ...")
     _add_selection(parser)
+    parser.add_argument(
+        "--class-splits",
+        nargs="+",
+        type=int,
+        choices=range(5),
+        default=(),
+        metavar="N",
+        help="other choices of old classes, 0 to 4, as datasets NAME@N (default: 0, the published)",
+    )
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
@@ -235,6 +244,7 @@ def _request(arguments: argparse.Namespace) -> Any:
         methods=tuple(arguments.methods),
         datasets=tuple(arguments.datasets),
         seeds=tuple(arguments.seeds),
+        class_splits=tuple(arguments.class_splits),
         assignments=parse_assignments(arguments.assignments),
         quick=arguments.quick,
         data_root=arguments.data_root,

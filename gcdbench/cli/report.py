@@ -151,6 +151,7 @@ def _command(request: Request, any_code: bool) -> str:
         ("--methods", request.methods),
         ("--datasets", request.datasets),
         ("--seeds", request.seeds),
+        ("--class-splits", request.class_splits),
     ):
         words += [flag, *map(str, values)] if values else []
     for section, settings in request.assignments.items():

@@ -15,9 +15,9 @@ from gcdbench.errors import UserError, unknown
 
 _SECTIONS = {"train", "backbone", "task", "methods", "techniques"}
 _SUITE_KEYS = _SECTIONS | {
-    *("description", "seeds", "datasets", "default_methods", "quick", "extends"),
+    *("description", "homepage", "seeds", "datasets", "default_methods", "quick", "extends"),
 }
-_DATASET_KEYS = _SECTIONS | {"source", "config", "limit"}
+_DATASET_KEYS = _SECTIONS | {"source", "config", "limit", "exclude"}
 _QUICK_KEYS = _SECTIONS | {"limit"}
 _METHOD_KEYS = {"train", "config"}
 
@@ -46,6 +46,9 @@ class Suite:
         if not isinstance(data.get("datasets"), dict) or not data["datasets"]:
             raise UserError(f"{path}: a suite needs a mapping 'datasets' with at least one entry")
         named = [*_check_suite(data, path)]
+        for entry in data["datasets"].values():
+            if "exclude" in entry:  # next to the suite
+                entry["exclude"] = str(path.parent / Path(entry["exclude"]).expanduser())
         if "extends" in data:
             if path.resolve() in extended_by:
                 raise UserError(f"{path}: extends: the suites extend each other in a loop")
@@ -95,7 +98,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 def _check_suite(data: Mapping[str, Any], path: Path) -> Iterator[tuple[str, str, str]]:
     """Check the types of all that a suite's file holds; yield what it has settings for."""
-    for key in ("description", "extends"):
+    for key in ("description", "homepage", "extends"):
         coerce(data.get(key, ""), str, f"{path}: {key}")
     for key, kind in (("seeds", tuple[int, ...]), ("default_methods", tuple[str, ...])):
         if key in data and not coerce(data[key], kind, f"{path}: {key}"):
@@ -111,6 +114,7 @@ def _check_suite(data: Mapping[str, Any], path: Path) -> Iterator[tuple[str, str
         if "source" not in entry:
             raise UserError(f"{where} needs a 'source'")
         coerce(entry["source"], str, f"{where}.source")
+        coerce(entry.get("exclude", ""), str, f"{where}.exclude")
         _check_mapping(entry.get("config", {}), f"{where}.config")
         yield from _check_settings(entry, f"{where}.")
 

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
+from gcdbench.data.modes import to_rgb
 from gcdbench.errors import UserError
 
 if TYPE_CHECKING:
     from gcdbench.data.pixel_cache import PixelCache
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-# Images with a shorter side are resized by torch alone, as in the embedded suite's results: a few
-# values per million differ from Pillow's by up to two grey levels.
+# Smaller images are resized by torch alone, as those of the embedded suite have always been: up to
+# two grey levels from Pillow in some values per million.
 THUMBNAIL = 128
 
 _PIL_ERRORS = (OSError, SyntaxError, ValueError, EOFError, KeyError, struct.error)
@@ -88,13 +88,12 @@ class FileImages(Images):
 
     def open(self, row: int) -> Image.Image:
         with decoding(self.place(row)), Image.open(self.path(row)) as image:
-            return image.convert("RGB")
+            return to_rgb(image).copy()
 
     def resized(self, row: int, size: int) -> np.ndarray:
         with decoding(self.place(row)), Image.open(self.path(row)) as image:
-            # convert only if needed: copying a large image takes as long as resizing it
-            rgb = image if image.mode == "RGB" else image.convert("RGB")
-            return resize_shorter(rgb, size)
+            # a copy of a large image takes as long as its resizing
+            return resize_shorter(to_rgb(image), size)
 
     def path(self, row: int) -> Path:
         """Return the file of an image."""
@@ -124,7 +123,7 @@ class ZipImages(Images):
 
     def open(self, row: int) -> Image.Image:
         with decoding(self.place(row)), Image.open(io.BytesIO(self._read(self.ids[row]))) as image:
-            return image.convert("RGB")
+            return to_rgb(image).copy()
 
     def place(self, row: int) -> str:
         return f"{self.archive}:{self.ids[row]}"
@@ -162,25 +161,26 @@ class JoinedImages(Images):
         self._ends = list(accumulate(map(len, parts)))
 
     def open(self, row: int) -> Image.Image:
-        part, inside = self._find(row)
+        part, inside = self.find(row)
         return part.open(inside)
 
     def resized(self, row: int, size: int) -> np.ndarray:
-        part, inside = self._find(row)
+        part, inside = self.find(row)
         return part.resized(inside, size)
 
     def place(self, row: int) -> str:
-        part, inside = self._find(row)
+        part, inside = self.find(row)
         return part.place(inside)
 
     def stamp(self, row: int) -> str:
-        part, inside = self._find(row)
+        part, inside = self.find(row)
         return part.stamp(inside)
 
     def cached(self, cache: PixelCache) -> Images:
         return JoinedImages(*(part.cached(cache) for part in self.parts))
 
-    def _find(self, row: int) -> tuple[Images, int]:
+    def find(self, row: int) -> tuple[Images, int]:
+        """Return the list that holds an image, and its row there."""
         number = bisect_right(self._ends, row)
         return self.parts[number], row - (self._ends[number] - len(self.parts[number]))
 
@@ -250,13 +250,3 @@ def _torch_bicubic(pixels: np.ndarray, width: int, height: int) -> np.ndarray:
         images, size=(height, width), mode="bicubic", antialias=True
     )
     return small[0].permute(1, 2, 0).numpy()
-
-
-def image_files(folder: Path) -> list[str]:
-    """Return the relative paths of the images below a folder, in the order of an ImageFolder."""
-    found = []
-    for place, _, names in sorted(os.walk(folder, followlinks=True)):
-        inside = os.path.relpath(place, folder)
-        prefix = "" if inside == "." else f"{Path(inside).as_posix()}/"
-        found += [prefix + name for name in sorted(names) if name.lower().endswith(EXTENSIONS)]
-    return found

@@ -90,5 +90,6 @@ def _warn_once(folder: Path, reason: str) -> None:
 def pixel_code_hash() -> str:
     """Return a hash of the code that makes pixels."""
     folder = PACKAGE / "data"
-    files = [folder / "images.py", folder / "corrupted.py", *(folder / "corruptions").glob("*.py")]
+    files = [folder / name for name in ("images.py", "modes.py", "corrupted.py")]
+    files += (folder / "corruptions").glob("*.py")
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(files))).hexdigest()

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -96,6 +97,52 @@ class Problem:
             sets=sets,
             notes={**self.notes, "limited to": str(number)},
         )
+
+    def without(self, names: Iterable[str], note: str) -> Problem:
+        """Return the problem without some images; the split is not drawn again.
+
+        Images are named by their ids, or without an id's first word, which is the dataset: so are
+        those of DomainBed's list for DomainNet.
+        """
+        gone = set(names)
+        ids = map(clean_id, self.images.ids)
+        kept = np.array([not {name, name.partition("/")[2]} & gone for name in ids], dtype=bool)
+        if gone and kept.all():
+            raise UserError(
+                f"dataset {self.name}: no image of the exclusion list ({note}) is there"
+            )
+        sets = {n: replace(s, rows=s.rows[kept[s.rows]]) for n, s in self.sets.items()}
+        left = replace(
+            self,
+            labelled=self.labelled[kept[self.labelled]],
+            unlabelled=self.unlabelled[kept[self.unlabelled]],
+            sets={name: one for name, one in sets.items() if len(one.rows)},
+            notes={**self.notes, "excluded": note},
+        )
+        if not (len(left.labelled) and len(left.unlabelled) and left.sets):
+            raise UserError(f"dataset {self.name}: the exclusion list ({note}) leaves nothing")
+        return left
+
+
+def clean_id(name: str) -> str:
+    """Return the id of the clean image of a corrupted one, and any other id as it is.
+
+    >>> clean_id("fog/3/cub/001/a.jpg@1f2e"), clean_id("photo/dog/1.jpg")
+    ('cub/001/a.jpg', 'photo/dog/1.jpg')
+    """
+    body, at, _ = name.rpartition("@")
+    return body.split("/", 2)[2] if at and body.count("/") >= 2 else name
+
+
+def read_exclusions(path: Path) -> tuple[list[str], str]:
+    """Read a list of ids, one a line, and what a record notes about it; # begins a comment."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"exclude: {path} cannot be read as a list ({error})") from error
+    names = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:8]
+    return names, f"{len(names)} images of {path.name} ({digest})"
 
 
 class Dataset(ABC):

@@ -18,7 +18,7 @@ from gcdbench.core.method_spec import MethodSpec
 from gcdbench.core.settings import BackboneConfig, TaskConfig, TrainConfig
 from gcdbench.core.suites import Suite
 from gcdbench.data.datasets import make_dataset
-from gcdbench.data.problem import Dataset, Problem
+from gcdbench.data.problem import Dataset, Problem, read_exclusions
 from gcdbench.errors import UserError, unknown
 from gcdbench.experiment.key import code_hash, forget_code, key_of, weights_hash
 
@@ -31,11 +31,12 @@ class Request:
 
     suite: str
     methods: tuple[str, ...] = ()  # specs; the suite's default ones if empty
-    datasets: tuple[str, ...] = ()  # all of the suite if empty
+    datasets: tuple[str, ...] = ()  # all of the suite if empty; NAME@N is its class split N
     seeds: tuple[int, ...] = ()  # the suite's if empty
     assignments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     quick: bool = False
     data_root: Path | None = None
+    class_splits: tuple[int, ...] = ()  # of each dataset, which are averaged over as datasets are
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Cell:
     method_config: dict[str, Any]
     technique_configs: dict[str, dict[str, Any]]
     data_root: Path | None
+    exclude: str | None = None  # file with the images that are left out; the problem's hash has it
     note: str = ""  # distinguishes cells of one method in messages; not part of the key
 
     @property
@@ -87,7 +89,7 @@ class Cell:
 
     def problem(self) -> Problem:
         """Build the problem (kept for the other cells of the same dataset)."""
-        place = self.dataset, self.limit, self.data_root
+        place = self.dataset, self.limit, self.data_root, self.exclude
         return build_problem(self.source, self.source_config, *place)
 
     def fingerprints(self) -> dict[str, str]:
@@ -124,19 +126,47 @@ def make_cells(request: Request) -> list[Cell]:
         raise UserError(f"suite {suite.name} names no default methods: add --methods")
     specs = {s.text: s for s in map(MethodSpec.parse, methods)}
     for name in request.datasets:
-        if name not in suite.datasets:
-            raise unknown("dataset", name, suite.datasets, f"suite {suite.name}")
+        if base_name(name) not in suite.datasets:
+            raise unknown("dataset", base_name(name), suite.datasets, f"suite {suite.name}")
     _check_sections(request.assignments, specs.values())
     seeds = request.seeds or tuple(suite.data.get("seeds", (0,)))
     cells = []
-    for dataset in request.datasets or suite.datasets:
+    for dataset in _with_class_splits(request, suite):
         row = [_cell(request, suite, dataset, spec) for spec in specs.values()]
         cells += [replace(cell, seed=seed) for seed in dict.fromkeys(seeds) for cell in row]
     return cells
 
 
+def base_name(dataset: str) -> str:
+    """Return a dataset's name in its suite, without the class split.
+
+    >>> base_name("cub-c@3"), base_name("cub-c")
+    ('cub-c', 'cub-c')
+    """
+    name, at, split = dataset.rpartition("@")
+    return name if at and split.isdecimal() else dataset
+
+
+def _with_class_splits(request: Request, suite: Suite) -> list[str]:
+    """Return the names of the datasets, those of class split N (but 0) with @N."""
+    names = list(request.datasets or suite.datasets)
+    if not request.class_splits:
+        return names
+    splits = dict.fromkeys(request.class_splits)
+    return [f"{base_name(n)}@{s}" if s else base_name(n) for n in names for s in splits]
+
+
+def _source_config(suite: Suite, dataset: str) -> dict[str, Any]:
+    """Return the settings of a suite's dataset, with the class split that its name asks for."""
+    base = base_name(dataset)
+    config = dict(suite.datasets[base].get("config", {}))
+    if base != dataset:
+        config["class_split"] = int(dataset.removeprefix(f"{base}@"))
+    return config
+
+
 def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cell:
-    entry, info = suite.datasets[dataset], registry.get("method", spec.method)
+    entry, info = suite.datasets[base_name(dataset)], registry.get("method", spec.method)
     where = f"suite {suite.name}, dataset {dataset}"
     layers = [suite.data, entry]
     if request.quick:
@@ -174,7 +204,9 @@ def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cel
         spec=spec,
         seed=0,
         source=entry["source"],
-        source_config=plain(build(source.config, entry.get("config", {}), f"{where}, config")),
+        source_config=plain(
+            build(source.config, _source_config(suite, dataset), f"{where}, config")
+        ),
         limit=layers[-1].get("limit") if request.quick else entry.get("limit"),
         train=build(TrainConfig, train, "train"),
         backbone=build(BackboneConfig, backbone, "backbone"),
@@ -182,6 +214,7 @@ def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cel
         method_config=plain(build(info.config, method, spec.method)),
         technique_configs=techniques,
         data_root=request.data_root,
+        exclude=entry.get("exclude"),
     )
 
 
@@ -208,15 +241,18 @@ def build_problem(
     dataset: str,
     limit: int | None = None,
     root: Path | None = None,
+    exclude: str | None = None,
 ) -> Problem:
     """Build the problem that settings name; the same settings give the same object."""
-    return _problem(json.dumps([source, config, limit, dataset]), root)
+    return _problem(json.dumps([source, config, limit, dataset, exclude]), root)
 
 
 @cache
 def _problem(key: str, root: Path | None) -> Problem:
-    source, config, limit, name = json.loads(key)
+    source, config, limit, name, exclude = json.loads(key)
     problem = make_dataset(source, root, config, where=f"dataset {name}").problem(name)
+    if exclude is not None:
+        problem = problem.without(*read_exclusions(Path(exclude)))
     return problem if limit is None else problem.limited(limit)
 
 

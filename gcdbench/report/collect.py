@@ -15,7 +15,7 @@ from gcdbench.core.method_spec import MethodSpec
 from gcdbench.core.suites import Suite
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
-from gcdbench.experiment.plan import Cell, Request, make_cells
+from gcdbench.experiment.plan import Cell, Request, base_name, make_cells
 from gcdbench.experiment.record import Record, SetScores
 from gcdbench.report.matching import differing, is_of, same_data
 
@@ -178,7 +178,7 @@ def _read(results: Path) -> tuple[dict[Path, Record], list[LeftOut]]:
 
 
 def _of_unknown_methods(sound: Mapping[Path, Record], suite: Suite, results: Path) -> list[LeftOut]:
-    mine = {path: one for path, one in sound.items() if one.dataset in suite.datasets}
+    mine = {path: one for path, one in sound.items() if base_name(one.dataset) in suite.datasets}
     unknown = {m for m in {one.method for one in mine.values()} if not _known(m)}
     return [
         LeftOut(_below(path, results), "foreign", f"is of {record.method}, which is not here")
@@ -196,7 +196,7 @@ def _known(spec: str) -> bool:
 
 
 def _with_recorded_methods(request: Request, sound: Iterable[Record], suite: Suite) -> Request:
-    recorded = {r.method for r in sound if r.dataset in suite.datasets}
+    recorded = {r.method for r in sound if base_name(r.dataset) in suite.datasets}
     known = sorted(filter(_known, recorded))
     if not known:
         raise UserError(

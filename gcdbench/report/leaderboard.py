@@ -118,8 +118,9 @@ class Leaderboard:
 
     @cached_property
     def caveats(self) -> list[str]:
-        """Sentences on what may not be concluded from the numbers."""
-        return [*statistics.caveats(self.scores), *_unreadable(self.collection.records)]
+        """What may not be concluded, in sentences."""
+        recorded = self.collection.records
+        return [*statistics.caveats(self.scores), *_unreadable(recorded), *_variants(recorded)]
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
         """Evaluation sets of a dataset with their roles, in the order of ``ROLES``."""
@@ -153,6 +154,22 @@ def _unreadable(recorded: Iterable[Record]) -> list[str]:
     if not cells:
         return []
     return [f"Images could not be read and were scored as grey squares: {'; '.join(cells)}."]
+
+
+def _variants(recorded: Iterable[Record]) -> list[str]:
+    """Return a sentence on datasets with other pixels or without some images, if any."""
+    said = {}
+    for record in recorded:
+        notes = record.problem.notes
+        made = notes.get("corrupted", "")
+        other = [made] if made.startswith("made ") and "JPEG quality 85" not in made else []
+        other += [made] if made.startswith("stored") else []
+        other += [f"without {notes['excluded']}"] if "excluded" in notes else []
+        if other:
+            said[record.dataset] = f"{record.dataset} ({', '.join(other)})"
+    if not said:
+        return []
+    return [f"Variants of the benchmark, not comparable with others: {'; '.join(said.values())}."]
 
 
 def _numbers(collection: Collection) -> list[Number]:

@@ -245,13 +245,15 @@ def test_a_tree_says_how_many_images_it_lacks(trees):
     gone = sorted((folder / "fog/1").iterdir())[40:43]
     for path in gone:
         path.unlink()
-    text = refusal("aircraft", trees.root, **ONE)
+    text = refusal("aircraft", trees.root, **ONE, corruption_size=32)
     assert f"3 of 100 are missing, the first is {gone[0]} (continue with gcdbench data" in text
 
 
 def test_a_variant_that_is_not_finished_is_refused(trees):
     tree(trees, finished=["fog/2"])
-    assert "not complete: fog/1 is not finished" in refusal("aircraft", trees.root, **ONE)
+    assert "not complete: fog/1 is not finished" in refusal(
+        "aircraft", trees.root, **ONE, corruption_size=32
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"made', "[1]", '{"made": "so", "complete": true}'])
@@ -271,10 +273,22 @@ def test_a_tree_on_disk_does_not_overrule_what_is_asked_for(trees, known):
         problem("aircraft", trees.root, **ONE, corruption_size=64, corrupted=corrupted)
 
 
+def test_the_usual_settings_do_not_take_a_tree_that_was_made_otherwise(trees):
+    tree(trees, finished=["fog/1"])
+    text = refusal("aircraft", trees.root, **ONE)
+    assert "corruption_size is 256, but that of the images in" in text
+
+
 def test_a_tree_that_was_made_as_asked_is_taken(trees):
     tree(trees, finished=["fog/1"])
-    found = problem("aircraft", trees.root, **ONE, corruption_size=32, jpeg_quality=85)
+    found = problem("aircraft", trees.root, **ONE, corruption_size=32)
     assert found.notes["corrupted"] == "stored, made so, code c0de"
+
+
+def test_another_ice_is_no_matter_where_no_frost_is_asked_for(trees):
+    settings = {"corruption_size": 256, "jpeg_quality": 85, "frost": "5 photographs"}
+    tree(trees, finished=["fog/1"], settings=settings)
+    assert problem("aircraft", trees.root, **ONE).notes["corrupted"].startswith("stored")
 
 
 def test_two_trees_of_unknown_making_are_told_apart(trees):

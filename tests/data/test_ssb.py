@@ -123,7 +123,7 @@ def test_the_unlabelled_test_annotations_of_the_devkit_are_not_enough(trees):
 
 
 def test_a_computed_variant_is_the_corrupted_test_image(miniature):
-    found = problem("cub", miniature, corruption_size=32)
+    found = problem("cub", miniature, corruption_size=32, jpeg_quality=0)
     row = found.sets["speckle_noise/3"].rows[5]
     path = found.images.ids[row].partition("@")[0].removeprefix("speckle_noise/3/cub/")
     clean = resize_shorter(Image.open(miniature / "CUB_200_2011/images" / path).convert("RGB"), 32)
@@ -151,7 +151,7 @@ def test_a_tree_on_disk_is_read_instead_of_computed(trees):
     assert found.notes["corrupted"].startswith("stored, of unknown making, sizes ")
     assert found.images.open(400).size == (60, 50)
     assert [name.removesuffix("@stored") for name in found.images.ids[400:]] == ids
-    assert computed.notes["corrupted"] == "computed at 256 px"
+    assert computed.notes["corrupted"] == "made at 256 px, JPEG quality 85"
     assert computed.fingerprint != found.fingerprint
 
 

@@ -25,8 +25,8 @@ def add_parser(verbs: Any) -> None:
         sub.add_argument("--data-root", type=Path, metavar="DIR", help="default: GCDBENCH_DATA")
         return sub
 
-    info = action("info", "show what a dataset is, where to get it and where to put it")
-    info.add_argument("datasets", nargs="*", metavar="DATASET", help="default: all")
+    info = action("info", "say what a dataset is, where to get it and where to put it")
+    info.add_argument("datasets", nargs="*", metavar="DATASET", help="or a suite; default: all")
     info.add_argument("--json", action="store_true", help="for programs")
 
     stats = action("stats", "count the labelled and unlabelled images of a suite's datasets")
@@ -40,6 +40,33 @@ def add_parser(verbs: Any) -> None:
     verify.add_argument("--no-decode", action="store_true", help="only check that files exist")
     verify.add_argument("--workers", type=_whole(1), help="processes (default: one per core)")
     verify.add_argument("--json", action="store_true", help="for programs")
+    verify.add_argument(
+        "--near-duplicates",
+        action="store_true",
+        help="look for images that are there twice, and say what they do to the split",
+    )
+    verify.add_argument(
+        "--exclusions",
+        type=Path,
+        metavar="DIR",
+        help="with --near-duplicates: write DATASET.txt there, which a suite can name in 'exclude'",
+    )
+
+    export = action("export-split", "write path, class and role of every image of a dataset")
+    export.add_argument("--suite", required=True, help="name of a suite, or a YAML file")
+    export.add_argument(
+        "--dataset", default="", metavar="NAME", help="default: the suite's only one"
+    )
+    export.add_argument("--format", choices=("csv", "json"), default="csv")
+    export.add_argument("--out", type=Path, metavar="FILE", help="default: stdout")
+
+    read = action("import-split", "make a suite of a file with path, class and role of every image")
+    read.add_argument(
+        "file", type=Path, metavar="FILE", help="CSV or JSON; see benchmarks/README.md"
+    )
+    read.add_argument("--images", type=Path, metavar="DIR", help="folder of its paths")
+    read.add_argument("--name", default="", help="of the dataset (default: that of the file)")
+    read.add_argument("--out", type=Path, metavar="FILE", help="suite (default: FILE as .yaml)")
 
     make = action("make-ssb-c", "write the corrupted test images of SSB-C to disk; can be resumed")
     make.add_argument("datasets", nargs="+", choices=("cub", "cars", "aircraft"), metavar="DATASET")

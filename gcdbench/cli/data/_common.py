@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 from gcdbench.core.suites import Suite
 from gcdbench.data.datasets import make_dataset
-from gcdbench.data.problem import Dataset
+from gcdbench.data.problem import Dataset, Problem
 from gcdbench.errors import UserError, unknown
+from gcdbench.experiment.plan import Request, make_cells
 
 T = TypeVar("T")
 
@@ -38,6 +39,17 @@ def suite_datasets(
         for dataset, entry in suite.datasets.items()
         if not datasets or dataset in datasets
     }
+
+
+def suite_problem(suite: str, dataset: str, root: Path | None) -> tuple[Problem, Path | None]:
+    """Build the problem of a suite's dataset as a run does; return its data root, too."""
+    cells = make_cells(
+        Request(suite, methods=("simgcd",), datasets=(dataset,) if dataset else (), data_root=root)
+    )
+    if len({cell.dataset for cell in cells}) > 1:
+        names = ", ".join(dict.fromkeys(cell.dataset for cell in cells))
+        raise UserError(f"suite {suite} has several datasets; name one with --dataset: {names}")
+    return cells[0].problem(), cells[0].loader().root
 
 
 def in_parallel(

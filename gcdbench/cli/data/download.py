@@ -94,6 +94,9 @@ def unpack(archive: Path, folder: Path) -> None:
     """Unpack a tar or zip archive; nothing can be written outside of the folder."""
     _make_folder(folder)
     try:
+        if archive.suffix == ".txt":  # a list and no archive
+            shutil.copyfile(archive, folder / archive.name)
+            return
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as packed:
                 packed.extractall(folder)

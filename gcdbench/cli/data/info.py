@@ -8,6 +8,7 @@ from typing import Any
 
 from gcdbench.cli.data._common import say
 from gcdbench.core import registry
+from gcdbench.core.suites import Suite, suites
 from gcdbench.data.datasets import make_dataset
 from gcdbench.errors import UserError
 
@@ -18,8 +19,14 @@ STORED = 40e3  # bytes of a variant of a photograph at 256 pixels, JPEG quality 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what is known about the datasets."""
-    plugins = arguments.datasets or list(registry.available("dataset"))
-    rows = [describe(plugin, arguments.data_root) for plugin in plugins]
+    plugins = arguments.datasets or [*registry.available("dataset"), *_folder_suites()]
+    known = registry.available("dataset")
+    rows = [
+        describe_suite(name, arguments.data_root)
+        if name not in known and name in suites()
+        else describe(name, arguments.data_root)
+        for name in plugins
+    ]
     if arguments.json:
         say(json.dumps(rows, indent=1))
         return 0
@@ -44,6 +51,36 @@ def describe(plugin: str, root: Any) -> dict[str, Any]:
         return {**row, "found": None}
     try:
         parts = make_dataset(plugin, root).parts()
+        return {**row, "found": {part: len(images) for part, images in parts.items()}}
+    except UserError as error:
+        return {**row, "found": str(error)}
+
+
+def _folder_suites() -> list[str]:
+    """Return the suites over plain folders: their data have no reader of their own to describe."""
+    return [name for name in suites() if Suite.load(name).data.get("homepage")]
+
+
+def describe_suite(name: str, root: Any) -> dict[str, Any]:
+    """Return the facts about a suite's data, and whether they are on disk."""
+    suite = Suite.load(name)
+    configs = [entry.get("config", {}) for entry in suite.datasets.values()]
+    paths = list(dict.fromkeys(str(c["path"]) for c in configs if "path" in c))
+    domains = list(dict.fromkeys(str(c["source"]) for c in configs if "source" in c))
+    entry = next(iter(suite.datasets.values()))
+    row: dict[str, Any] = {
+        "source": name,
+        "summary": suite.description,
+        "title": name,
+        "homepage": suite.data.get("homepage"),
+        "disk": None,
+        "folders": paths,
+        "layout": f"<domain>/<class>/<image>, domains: {', '.join(domains)}" if domains else None,
+        "archives": [],
+        "images": {},
+    }
+    try:
+        parts = make_dataset(entry["source"], root, entry.get("config")).parts()
         return {**row, "found": {part: len(images) for part, images in parts.items()}}
     except UserError as error:
         return {**row, "found": str(error)}

@@ -7,7 +7,6 @@ interrupted and repeated runs end with the same tree.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import logging
 import os
@@ -15,13 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
 from tqdm import tqdm
 
 from gcdbench import __version__
 from gcdbench.cli.data._common import in_parallel, say
 from gcdbench.data.corrupted import Recipe
-from gcdbench.data.corruptions import CORRUPTIONS
+from gcdbench.data.corruptions import CORRUPTIONS, jpeg_bytes
 from gcdbench.data.datasets import make_dataset
 from gcdbench.data.datasets._ssb import MANIFEST, Manifest, read_manifest, settings_of
 from gcdbench.data.images import Images, Unreadable
@@ -135,9 +133,7 @@ def _write(row: int) -> dict[str, str]:
     try:
         for corruption, severity, path in _job.todo(row):
             pixels = _job.recipe.apply(_job.clean, row, corruption, severity)
-            file = io.BytesIO()
-            Image.fromarray(pixels).save(file, "JPEG", quality=_job.quality)
-            _write_whole(path, file.getvalue())
+            _write_whole(path, jpeg_bytes(pixels, _job.quality))
     except Unreadable as error:
         return {error.place: error.reason}
     return {}

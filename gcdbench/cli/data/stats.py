@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gcdbench.cli.data._common import say, suite_datasets
+from gcdbench.cli.data._common import say, suite_datasets, suite_problem
+from gcdbench.cli.data.verify import Remarking
 from gcdbench.data.problem import Problem
 from gcdbench.data.problem import log as warnings
 
@@ -31,7 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Print labelled and unlabelled images, classes and domains of each dataset."""
     datasets = suite_datasets(arguments.suite, arguments.data_root, arguments.datasets)
     with _said_once(warnings):
-        rows = [count(dataset.problem(name)) for name, dataset in datasets.items()]
+        for dataset in datasets.values():  # what verify calls strange
+            for remark in dataset.remarks() if isinstance(dataset, Remarking) else ():
+                warnings.warning("%s", remark)
+        rows = [
+            count(suite_problem(arguments.suite, name, arguments.data_root)[0]) for name in datasets
+        ]
     if arguments.json:
         say(json.dumps(rows, indent=1))
         return 0

@@ -13,9 +13,11 @@ from typing import Protocol, runtime_checkable
 from tqdm import tqdm
 
 from gcdbench.cli.data._common import in_parallel, say, suite_datasets
+from gcdbench.cli.data.near_duplicates import report_duplicates
 from gcdbench.data.datasets import make_dataset
-from gcdbench.data.datasets._lists import missing_files
+from gcdbench.data.folders import passed_over
 from gcdbench.data.images import FileImages, Images, Unreadable
+from gcdbench.data.lists import missing_files
 from gcdbench.data.problem import Dataset
 from gcdbench.errors import UserError
 
@@ -43,6 +45,7 @@ class Report:
     unreadable: dict[str, str] = field(default_factory=dict)  # place -> reason
     altered: list[str] = field(default_factory=list)  # files with another checksum
     remarks: list[str] = field(default_factory=list)  # on what is in none of the parts
+    passed_over: list[str] = field(default_factory=list)  # what is no data; not a fault
 
     @property
     def differs(self) -> dict[str, int]:
@@ -59,6 +62,10 @@ class Report:
 def run(arguments: argparse.Namespace) -> int:
     """Verify datasets; return 1 if something is wrong with one of them."""
     root = arguments.data_root
+    if arguments.exclusions is not None and not arguments.near_duplicates:
+        raise UserError("--exclusions writes what --near-duplicates finds: add that, too")
+    if arguments.json and arguments.near_duplicates:
+        raise UserError("--near-duplicates has no --json: leave out one of them")
     if bool(arguments.datasets) == bool(arguments.suite):
         raise UserError("name the datasets to verify (gcdbench data verify cub), or a --suite")
     if arguments.suite:
@@ -74,6 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for report in reports:
             _print(report, decoded=not arguments.no_decode)
+    if arguments.near_duplicates:
+        for name, dataset in datasets.items():
+            if not next(report for report in reports if report.name == name).layout:
+                report_duplicates(name, dataset, arguments.exclusions, arguments.workers)
     return 0 if all(report.valid for report in reports) else 1
 
 
@@ -88,6 +99,12 @@ def verify(
     except UserError as error:
         report.layout = str(error)
         return report
+    try:  # what stats and run would refuse
+        dataset.problem(name)
+    except UserError as error:
+        report.remarks.append(str(error))
+    folders = dict.fromkeys(i.root for i in parts.values() if isinstance(i, FileImages))
+    report.passed_over = [str(root / path) for root in folders for path in passed_over(root)]
     for path, checksum in dataset.checksums().items():
         if not checksum_fits(path, checksum):
             report.altered.append(str(path))
@@ -156,6 +173,8 @@ def _print(report: Report, *, decoded: bool) -> None:
         say(f"altered: {path} has another checksum than the published file")
     for remark in report.remarks:
         say(f"strange: {remark}")
+    for path in report.passed_over:
+        say(f"passed over: {path}")
     if report.valid:
         say(f"{report.name}: valid" if decoded else f"{report.name}: complete, not decoded")
     else:

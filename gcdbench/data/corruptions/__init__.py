@@ -19,7 +19,7 @@ from gcdbench.data.corruptions.spatter import spatter
 from gcdbench.data.corruptions.weather import fog, frost_over, snow
 from gcdbench.data.corruptions.zoom import zoom_blur
 
-__all__ = ["CORRUPTIONS", "SEVERITIES", "FrostTextures", "corrupt", "jpeg_roundtrip"]
+__all__ = ["CORRUPTIONS", "SEVERITIES", "FrostTextures", "corrupt", "jpeg_bytes", "jpeg_roundtrip"]
 
 CORRUPTIONS: tuple[str, ...] = (
     "gaussian_noise",
@@ -75,7 +75,12 @@ def corrupt(
 
 
 def jpeg_roundtrip(image: np.ndarray, quality: int = 85) -> np.ndarray:
-    """Return an image after JPEG compression, which the published corrupted images have."""
+    """Store an image as JPEG and read it back, as the published corrupted images were stored."""
+    return np.array(Image.open(io.BytesIO(jpeg_bytes(image, quality))))
+
+
+def jpeg_bytes(image: np.ndarray, quality: int) -> bytes:
+    """Return an image as a JPEG file: the same one on disk and while loading."""
     stored = io.BytesIO()
     Image.fromarray(image).save(stored, "JPEG", quality=quality)
-    return np.array(Image.open(stored))
+    return stored.getvalue()

@@ -20,7 +20,8 @@ from scipy import ndimage
 from gcdbench.data.corruptions.rng import Rng
 from gcdbench.errors import UserError
 
-ENLARGED = 1.1  # a picture is enlarged by this factor, then cropped at a random place
+ENLARGED = 1.1  # a picture is made this much larger than needed, then cut at a random place
+DRAWN = 5  # the published code has six photographs and draws one of the first five
 SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".webp"}
 
 
@@ -52,8 +53,8 @@ class FrostTextures:
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> FrostTextures:
-        """Return textures made of all photographs of a folder."""
-        files = sorted(file for file in Path(folder).glob("*") if file.suffix.lower() in SUFFIXES)
+        """Read the first photographs of a folder, in the order of their names."""
+        files = sorted(file for file in Path(folder).glob("[!.]*") if _is_picture(file))[:DRAWN]
         if not files:
             raise UserError(
                 f"no pictures of ice in {str(folder)!r}; "
@@ -81,6 +82,10 @@ class FrostTextures:
         across, down = picture.width / full_width, picture.height / full_height
         box = (left * across, top * down, (left + width) * across, (top + height) * down)
         return np.asarray(picture.resize((width, height), Image.Resampling.BICUBIC, box=box))
+
+
+def _is_picture(file: Path) -> bool:
+    return file.suffix.lower() in SUFFIXES
 
 
 @dataclass(frozen=True)

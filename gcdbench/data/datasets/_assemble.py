@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from gcdbench.data.images import Images, JoinedImages
 from gcdbench.data.problem import EvalSet, Problem, Role
+from gcdbench.data.protocols import PROTOCOLS, Protocol, protocol
 from gcdbench.data.splits import hold_out, labelled_half, per_class_sample
 from gcdbench.errors import UserError
 
@@ -58,7 +59,7 @@ def corrupted_problem(
         labels = np.concatenate([train.labels, shifted.labels])
         unlabelled = np.concatenate([unlabelled, np.arange(len(train), len(labels))])
         sets |= _variant_sets(variants, len(shifted) // len(variants), first=len(train))
-    return _complete(
+    return complete(
         name=name,
         classes=tuple(classes),
         num_old=num_old,
@@ -83,8 +84,10 @@ def domain_problem(
 ) -> Problem:
     """Return a problem of several domains: one with labels, some trained on, the others unseen.
 
-    A share of each class of a shifted domain is trained on; all of its images are scored.
+    A share of each class of a shifted domain is trained on; all of its images are scored. What is
+    labelled, and whether shifted domains are trained on, is said by the protocol.
     """
+    rule = protocol(config.protocol)
     check_domains(name, config.source, config.shifted, domains)
     check_settings(name, config, num_old=num_old, num_classes=len(classes))
     if config.validation and "validation" in domains:
@@ -93,15 +96,16 @@ def domain_problem(
     for domain, members in domains.items():
         starts[domain], first = first, first + len(members)
     source = starts[config.source]
-    split = _split(domains[config.source].labels, num_old, config)
+    split = _split(domains[config.source].labels, num_old, config, rule)
     labelled, unlabelled = source + split[0], source + split[1]
-    sets = {config.source: EvalSet(unlabelled, "source")}
+    sets = {config.source: EvalSet(unlabelled, "source")} if rule.source_unlabelled else {}
     sets |= {k: EvalSet(source + held.rows, held.role) for k, held in split[2].items()}
     trained = [unlabelled]
     for domain in (*config.shifted, *(d for d in domains if d not in config.shifted)):
         if domain == config.source:
             continue
-        role: Role = "shifted" if domain in config.shifted else "unseen"
+        is_trained = domain in config.shifted and rule.targets_trained
+        role: Role = "shifted" if is_trained else "unseen"
         start, members = starts[domain], domains[domain]
         sets[domain] = EvalSet(np.arange(start, start + len(members)), role)
         if role == "shifted":
@@ -111,7 +115,9 @@ def domain_problem(
                     f"dataset {name}: shifted_share {config.shifted_share} leaves no image of "
                     f"{domain} to train on; raise it"
                 )
-    return _complete(
+    if config.protocol != "gcd":
+        notes = {**notes, "protocol": config.protocol}
+    return complete(
         name=name,
         classes=tuple(classes),
         num_old=num_old,
@@ -128,13 +134,18 @@ def domain_problem(
 def check_domains(name: str, source: str, shifted: Sequence[str], known: Mapping) -> None:
     """Raise a UserError for domains that are unknown, repeated, or both source and shifted."""
     if source not in known:
-        raise UserError(f"dataset {name}: source {source!r} is none of {', '.join(known)}")
+        raise UserError(f"dataset {name}: source {source!r} is none of {_listed(known)}")
     for number, domain in enumerate(shifted):
         if domain not in known or domain == source:
-            others = ", ".join(d for d in known if d != source)
+            others = _listed(d for d in known if d != source)
             raise UserError(f"dataset {name}: shifted domain {domain!r} is none of {others}")
         if domain in shifted[:number]:
             raise UserError(f"dataset {name}: shifted domain {domain!r} is named twice")
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Join names for a message; no sentence ends in an empty list."""
+    return ", ".join(names) or "the domains: there is no other one"
 
 
 def check_num_old(name: str, num_old: int, num_classes: int) -> None:
@@ -155,9 +166,14 @@ def check_settings(name: str, config: Any, *, num_old: int, num_classes: int) ->
         )
 
 
-def _complete(**parts: Any) -> Problem:
-    """Return a problem; raise a UserError if it has nothing to train on or to score."""
+def complete(**parts: Any) -> Problem:
+    """Make a problem, and refuse one that has nothing to train on or to score."""
     problem = Problem(**parts)
+    if not problem.sets or not len(problem.unlabelled):
+        raise UserError(
+            f"dataset {problem.name}: no image is unlabelled: name shifted domains, or set "
+            "protocol: gcd"
+        )
     if not len(problem.labelled):
         raise UserError(
             f"dataset {problem.name}: no image has a label: its source has too few images of the "
@@ -173,11 +189,14 @@ def _complete(**parts: Any) -> Problem:
 
 
 def _split(
-    labels: np.ndarray, num_old: int, config: Any
+    labels: np.ndarray, num_old: int, config: Any, rule: Protocol = PROTOCOLS["gcd"]
 ) -> tuple[np.ndarray, np.ndarray, dict[str, EvalSet]]:
-    """Return labelled and unlabelled rows of the source domain, and the validation set if any."""
-    half = labelled_half(labels, num_old, config.labelled_share)
+    """Return labelled and unlabelled rows of the source, and the validation set if one is asked."""
+    share = 1.0 if rule.all_old_labelled else config.labelled_share
+    half = labelled_half(labels, num_old, share)
     labelled, unlabelled = np.flatnonzero(half), np.flatnonzero(~half)
+    if not rule.source_unlabelled:
+        unlabelled = unlabelled[:0]
     if not config.validation:
         return labelled, unlabelled, {}
     labelled, held_out = hold_out(labelled, labels, config.validation)

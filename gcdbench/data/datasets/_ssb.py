@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from gcdbench.data.class_splits import class_order
 from gcdbench.data.corrupted import CorruptedImages, Recipe
 from gcdbench.data.corruptions import CORRUPTIONS
 from gcdbench.data.datasets._assemble import Labelled, corrupted_problem
-from gcdbench.data.datasets._lists import missing_files
 from gcdbench.data.images import FileImages, Images, decoding
+from gcdbench.data.lists import check_once, missing_files
+from gcdbench.data.pixel_cache import pixel_code_hash
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.splits import class_file, positions
 from gcdbench.errors import UserError
@@ -45,18 +47,21 @@ class Listing:
     train: Part
     test: Part
     stored: list[str]  # path of each test image below <corruption>/<severity>/ in SSB-C
+    note: str = ""  # what a record says about images in another order than the official one
 
     def __post_init__(self) -> None:
         known = len(self.classes)
         for name, part in (("training", self.train), ("test", self.test)):
             if not len(part.labels):
                 raise UserError(f"{part.listed_in}: no {name} images; unpack the dataset again")
-            strange = part.labels[(part.labels < 0) | (part.labels >= known)]
+            strange = np.flatnonzero((part.labels < 0) | (part.labels >= known))
             if len(strange):
                 raise UserError(
-                    f"{part.listed_in}: there is a class {strange[0] + 1}, of {known}; unpack the "
-                    "dataset again"
+                    f"{part.listed_in}: there is a class {part.labels[strange[0]] + 1}, of {known} "
+                    f"(of image {part.images.paths[strange[0]]}); unpack the dataset again"
                 )
+        listed = f"{self.train.listed_in} and {self.test.listed_in}"
+        check_once([*self.train.images.ids, *self.test.images.ids], listed)
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,11 @@ def published_size(dataset: Dataset) -> int:
 def build(dataset: Dataset, name: str, listing: Listing) -> Problem:
     """Return the problem of a dataset by SSB's protocol, with or without corrupted test images."""
     split = class_file("ssb")
-    old = split[listing.benchmark]["old"]
-    new = [c for members in split[listing.benchmark]["new"].values() for c in members]
-    label = positions(old, new)
+    num_old = len(split[listing.benchmark]["old"])
+    published = [*split[listing.benchmark]["old"]]
+    published += [c for members in split[listing.benchmark]["new"].values() for c in members]
+    order, note = class_order(listing.benchmark, dataset.config.class_split, num_old, published)
+    label = positions(order[:num_old], order[num_old:])
     if len(listing.classes) != len(label):
         raise UserError(
             f"{dataset.title}: {len(listing.classes)} classes instead of {len(label)} "
@@ -90,7 +97,7 @@ def build(dataset: Dataset, name: str, listing: Listing) -> Problem:
         )
     dataset.compare(train=len(listing.train.labels), test=len(listing.test.labels))
     recipe = Recipe.of(dataset.config, dataset.root)
-    notes = {"split": f"ssb {split['version']}"}
+    notes = {"split": f"ssb {split['version']}{listing.note}{note}"}
     shifted = None
     if dataset.config.shift == "corrupted":
         images, notes["corrupted"] = _shifted(dataset, listing, recipe)
@@ -98,8 +105,8 @@ def build(dataset: Dataset, name: str, listing: Listing) -> Problem:
     return corrupted_problem(
         name,
         dataset.config,
-        classes=[listing.classes[c] for c in (*old, *new)],
-        num_old=len(old),
+        classes=[listing.classes[c] for c in order],
+        num_old=num_old,
         train=Labelled(listing.train.images, label[listing.train.labels]),
         shifted=shifted,
         variants=recipe.variants,
@@ -128,12 +135,14 @@ def stored_tree(dataset: Dataset, tree: str) -> Path | None:
     return None
 
 
-def stored_images(folder: Path, listing: Listing, variants: list[tuple[str, int]]) -> FileImages:
+def stored_images(
+    folder: Path, listing: Listing, variants: list[tuple[str, int]], tag: str = "stored"
+) -> FileImages:
     """Return the images of an SSB-C tree."""
     prefixes = [f"{corruption}/{severity}/" for corruption, severity in variants]
     return FileImages(
         folder,
-        ids=[f"{prefix}{name}@stored" for prefix in prefixes for name in listing.test.images.ids],
+        ids=[f"{prefix}{name}@{tag}" for prefix in prefixes for name in listing.test.images.ids],
         paths=[prefix + path for prefix in prefixes for path in listing.stored],
     )
 
@@ -159,8 +168,12 @@ def _shifted(dataset: Dataset, listing: Listing, recipe: Recipe) -> tuple[Images
         manifest = read_manifest(folder)
         if wanted == "auto":
             _check_settings(dataset, folder, recipe, manifest)
-        images = stored_images(folder, listing, recipe.variants)
+        equal = manifest is not None and _holds(manifest, recipe)
+        tag = recipe.tag if equal else "stored"
+        images = stored_images(folder, listing, recipe.variants, tag)
         _check_tree(images, recipe.variants, manifest)
+        if equal:  # the bytes that computing gives, and so the same names and the same cell
+            return images, f"made {recipe.describe()}"
         return images, f"stored, {_making(images, len(listing.stored), manifest)}"
     if wanted == "stored":
         raise UserError(
@@ -168,7 +181,7 @@ def _shifted(dataset: Dataset, listing: Listing, recipe: Recipe) -> tuple[Images
             f"{dataset.root}/SSB-C/{listing.tree} "
             "(make them with gcdbench data make-ssb-c, or set corrupted: computed)"
         )
-    return CorruptedImages(listing.test.images, recipe), f"computed {recipe.describe()}"
+    return CorruptedImages(listing.test.images, recipe), f"made {recipe.describe()}"
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
@@ -180,19 +193,38 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     }
 
 
+def _holds(manifest: Manifest, recipe: Recipe) -> bool:
+    """Tell whether a tree holds the very images that would be computed."""
+    return manifest.code == pixel_code_hash() and not _other_settings(manifest, recipe)
+
+
+def _other_settings(manifest: Manifest, recipe: Recipe) -> list[str]:
+    """Return the names of the settings that a tree was made with otherwise than asked."""
+    asked = settings_of(recipe)
+    if "frost" not in recipe.corruptions:
+        del asked["frost"]
+    return [key for key, value in asked.items() if manifest.settings.get(key) != value]
+
+
 def _check_settings(
     dataset: Dataset, folder: Path, recipe: Recipe, manifest: Manifest | None
 ) -> None:
-    """Raise a UserError for settings that differ from the default and from the tree on disk."""
-    usual = settings_of(Recipe.of(type(dataset.config)(), dataset.root))
-    for key, asked in settings_of(recipe).items():
+    """Refuse a tree that was made otherwise than asked; of an unknown one only the usual is asked.
+
+    What lies on disk must not choose the pixels of a suite.
+    """
+    asked = settings_of(recipe)
+    if manifest is not None:
+        other = _other_settings(manifest, recipe)
+    else:
+        usual = settings_of(Recipe.of(type(dataset.config)(), dataset.root))
+        other = [key for key, value in asked.items() if value != usual[key]]
+    for key in other:
         stored = manifest.settings.get(key) if manifest else "unknown"
-        if asked not in (usual[key], stored):
-            raise UserError(
-                f"{dataset.title}: {key} is {asked}, but that of the images in {folder} is "
-                f"{stored} (set corrupted: computed to make others, or corrupted: stored to take "
-                "these)"
-            )
+        raise UserError(
+            f"{dataset.title}: {key} is {asked[key]}, but that of the images in {folder} is "
+            f"{stored} (set corrupted: computed to make others, or corrupted: stored to take these)"
+        )
 
 
 def _check_tree(

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from gcdbench.data.datasets import _ssb
-from gcdbench.data.datasets._lists import text_lines
 from gcdbench.data.images import FileImages, Images
+from gcdbench.data.lists import text_lines
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.errors import UserError
 
@@ -47,13 +47,14 @@ data/images/<number>.jpg"""
     @dataclass(frozen=True)
     class Config:
         shift: Literal["corrupted", "none"] = "corrupted"  # none: SSB, without domain shift
+        class_split: Literal[0, 1, 2, 3, 4] = 0  # which classes are old; 0: the published ones
         labelled_share: float = 0.5  # of the pooled training images of old classes, GCD
         validation: float = 0.0  # share of each class's labelled images held out; 0.2 in GCD's code
         corrupted: Literal["auto", "stored", "computed"] = "auto"  # auto: stored if it is on disk
         corruptions: tuple[str, ...] = ()  # of the nine of SSB-C; all of them if none is named
         severities: tuple[int, ...] = (1, 2, 3, 4, 5)  # all of SSB-C
         corruption_size: int = 256  # shorter side, if computed: as in ImageNet-C; 0: as stored
-        jpeg_quality: int = 0  # of a JPEG round trip afterwards; ImageNet-C is stored with 85
+        jpeg_quality: int = 85  # as make-ssb-c and ImageNet-C store them; 0: no JPEG
         frost: str = ""  # folder of ice photographs below the data root; else a procedural texture
         augment: Literal["plain", "jitter"] = "plain"  # released codes, all but DomainNet
 
@@ -83,9 +84,12 @@ data/images/<number>.jpg"""
         number = {variant: i for i, variant in enumerate(classes)}
 
         def part(pairs: list[tuple[str, str]], path: Path) -> _ssb.Part:
-            strange = sorted({variant for _, variant in pairs} - number.keys())
-            if strange:
-                raise UserError(f"{variants}: the variant {strange[0]!r} is not in this list")
+            for image, variant in pairs:
+                if variant not in number:
+                    raise UserError(
+                        f"{variants}: the variant {variant!r} is not in this list "
+                        f"(of image {image} in {path.name})"
+                    )
             files = [f"{image}.jpg" for image, _ in pairs]
             images = FileImages(folder / "images", [f"aircraft/{name}" for name in files], files)
             labels = np.array([number[variant] for _, variant in pairs], dtype=np.int64)

@@ -14,11 +14,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from gcdbench.data.class_splits import class_order
 from gcdbench.data.corrupted import CorruptedImages, Recipe
 from gcdbench.data.datasets._assemble import Labelled, check_settings, corrupted_problem
 from gcdbench.data.images import ArrayImages, Images
 from gcdbench.data.problem import Dataset, Problem
-from gcdbench.data.splits import per_class_sample
+from gcdbench.data.splits import per_class_sample, positions
 from gcdbench.errors import UserError
 
 TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -58,6 +59,7 @@ test_batch"""
     class Config:
         shift: Literal["corrupted", "none"] = "corrupted"
         num_old: int = 5  # GCD: airplane to deer
+        class_split: Literal[0, 1, 2, 3, 4] = 0  # which classes are old; 0: the first num_old
         labelled_share: float = 0.5  # of the pooled training images of old classes, GCD
         shifted_share: float = 1.0  # of each class of the test images: 45 variants are many
         validation: float = 0.0  # share of each class's labelled images held out
@@ -74,7 +76,9 @@ test_batch"""
         check_settings(name, config, num_old=config.num_old, num_classes=len(CLASSES))
         train, test = self._read(*TRAIN, name="train"), self._read("test_batch", name="test")
         self.compare(train=len(train), test=len(test))
-        notes = {"split": f"cifar10, {config.num_old} old"}
+        order, note = class_order("cifar10", config.class_split, config.num_old, range(10))
+        train, test = renumbered(train, order), renumbered(test, order)
+        notes = {"split": f"cifar10, {config.num_old} old{note}"}
         shifted = None
         if config.shift == "corrupted":
             rows = per_class_sample(test.labels, config.shifted_share)
@@ -85,7 +89,7 @@ test_batch"""
         return corrupted_problem(
             name,
             config,
-            classes=CLASSES,
+            classes=[CLASSES[number] for number in order],
             num_old=config.num_old,
             train=train,
             shifted=shifted,
@@ -108,11 +112,27 @@ test_batch"""
 
     def _read(self, *batches: str, name: str) -> Any:
         folder = self.locate(*TRAIN, "test_batch")
-        read = [_batch(folder / batch) for batch in batches]
-        pixels = np.concatenate([data.reshape(-1, 3, 32, 32) for data, _ in read])
-        ids = [f"cifar10/{name}/{row:05d}" for row in range(len(pixels))]
-        images = ArrayImages(np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)), ids)
-        return Labelled(images, np.concatenate([labels for _, labels in read]))
+        read = [read_batch(folder / batch) for batch in batches]
+        return as_images(f"cifar10/{name}", read)
+
+
+def as_images(name: str, batches: list[tuple[np.ndarray, np.ndarray]]) -> Any:
+    """Return the images of batches in memory, with their classes."""
+    pixels = np.concatenate([data.reshape(-1, 3, 32, 32) for data, _ in batches])
+    ids = [f"{name}/{row:05d}" for row in range(len(pixels))]
+    images = ArrayImages(np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)), ids)
+    return Labelled(images, np.concatenate([labels for _, labels in batches]))
+
+
+def renumbered(images: Any, order: list[int]) -> Any:
+    """Return the same images with the classes numbered by their place in an order."""
+    return Labelled(images.images, positions(order, [])[images.labels])
+
+
+def unpickled(path: Path) -> Any:
+    """Read a file of CIFAR's Python version; nothing in it can run code."""
+    with path.open("rb") as file:
+        return _Arrays(file, encoding="latin1").load()
 
 
 class _Arrays(pickle.Unpickler):
@@ -128,17 +148,21 @@ class _Arrays(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
 
-def _batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def read_batch(path: Path, key: str = "labels", number: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    """Read images (n, 3072) and their classes, which are below ``number``."""
     try:
-        with path.open("rb") as file:
-            content = _Arrays(file, encoding="latin1").load()
-        pixels, labels = np.asarray(content["data"]), np.asarray(content["labels"])
+        content = unpickled(path)
+        pixels, labels = np.asarray(content["data"]), np.asarray(content[key])
     except Exception as error:  # a damaged pickle can raise anything
-        raise UserError(f"{path}: not a batch of CIFAR-10's Python version ({error})") from error
+        raise UserError(
+            f"{path}: not a batch of CIFAR-{number}'s Python version ({error})"
+        ) from error
     if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != 3 * 32 * 32:
         raise UserError(f"{path}: not images of 32 pixels, but {pixels.dtype} of {pixels.shape}")
     if labels.shape != (len(pixels),) or not len(labels) or labels.dtype.kind not in "iu":
         raise UserError(f"{path}: {len(pixels)} images do not go with {labels.size} class numbers")
-    if labels.min() < 0 or labels.max() >= len(CLASSES):
-        raise UserError(f"{path}: classes {labels.min()} to {labels.max()} instead of 0 to 9")
+    if labels.min() < 0 or labels.max() >= number:
+        raise UserError(
+            f"{path}: classes {labels.min()} to {labels.max()} instead of 0 to {number - 1}"
+        )
     return pixels, labels

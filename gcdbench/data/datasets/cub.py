@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from gcdbench.data.datasets import _ssb
-from gcdbench.data.datasets._lists import text_lines
 from gcdbench.data.images import FileImages, Images
+from gcdbench.data.lists import check_once, text_lines
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.errors import UserError
 
@@ -40,13 +40,14 @@ images/<class>/<image>.jpg"""
     @dataclass(frozen=True)
     class Config:
         shift: Literal["corrupted", "none"] = "corrupted"  # none: SSB, without domain shift
+        class_split: Literal[0, 1, 2, 3, 4] = 0  # which classes are old; 0: the published ones
         labelled_share: float = 0.5  # of the pooled training images of old classes, GCD
         validation: float = 0.0  # share of each class's labelled images held out; 0.2 in GCD's code
         corrupted: Literal["auto", "stored", "computed"] = "auto"  # auto: stored if it is on disk
         corruptions: tuple[str, ...] = ()  # of the nine of SSB-C; all of them if none is named
         severities: tuple[int, ...] = (1, 2, 3, 4, 5)  # all of SSB-C
         corruption_size: int = 256  # shorter side, if computed: as in ImageNet-C; 0: as stored
-        jpeg_quality: int = 0  # of a JPEG round trip afterwards; ImageNet-C is stored with 85
+        jpeg_quality: int = 85  # as make-ssb-c and ImageNet-C store them; 0: no JPEG
         frost: str = ""  # folder of ice photographs below the data root; else a procedural texture
         augment: Literal["plain", "jitter"] = "plain"  # released codes, all but DomainNet
 
@@ -73,6 +74,7 @@ images/<class>/<image>.jpg"""
         named = _column(classes) if classes.is_file() else {}
         _check(folder / lists[1], numbers, lambda value: value.isdecimal(), "a class number")
         _check(folder / lists[2], flags, lambda value: value in ("0", "1"), "0 (test) or 1")
+        check_once(list(paths.values()), str(folder / lists[0]))
         keys = sorted(paths, key=int)
         names = [paths[key] for key in keys]
         labels = np.array([int(numbers[key]) - 1 for key in keys], dtype=np.int64)
@@ -102,6 +104,8 @@ def _column(path: Path) -> dict[str, str]:
         key, space, value = line.strip().partition(" ")
         if key and not (space and key.isdecimal()):
             raise UserError(f"{path}, line {number}: expected '<number> <value>', got {line!r}")
+        if key in rows:
+            raise UserError(f"{path}, line {number}: image {key} is listed twice")
         if key:
             rows[key] = value.strip()
     return rows

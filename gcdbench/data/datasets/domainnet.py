@@ -7,9 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from gcdbench.data.class_splits import class_order
 from gcdbench.data.datasets._assemble import Labelled, check_domains, domain_problem
-from gcdbench.data.datasets._lists import text_lines
-from gcdbench.data.images import FileImages, Images, image_files
+from gcdbench.data.folders import image_files, subfolders
+from gcdbench.data.images import FileImages, Images
+from gcdbench.data.lists import check_once, text_lines
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.splits import class_file, class_ids
 from gcdbench.errors import UserError
@@ -26,8 +28,8 @@ class DomainNet(Dataset):
     folders: ClassVar[tuple[str, ...]] = ("domainnet", "DomainNet", "domain_net")
     layout: ClassVar[str] = """\
 <domain>/<class>/<image>, six domains: real painting quickdraw sketch clipart infograph
-<domain>_train.txt and <domain>_test.txt, the official lists, if 'listing: lists' is set
-(from http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/)"""
+<domain>_train.txt and <domain>_test.txt, the official lists, here or in txt/; they say which
+images count (without them: 'listing: folders' takes all images of the folders)"""
     archives: ClassVar[tuple[tuple[str, str], ...]] = (
         ("http://csr.bu.edu/ftp/visda/2019/multi-source/real.zip", ""),
         ("http://csr.bu.edu/ftp/visda/2019/multi-source/groundtruth/painting.zip", ""),
@@ -35,6 +37,18 @@ class DomainNet(Dataset):
         ("http://csr.bu.edu/ftp/visda/2019/multi-source/sketch.zip", ""),
         ("http://csr.bu.edu/ftp/visda/2019/multi-source/groundtruth/clipart.zip", ""),
         ("http://csr.bu.edu/ftp/visda/2019/multi-source/infograph.zip", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/real_train.txt", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/real_test.txt", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/painting_train.txt", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/painting_test.txt", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/quickdraw_train.txt", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/quickdraw_test.txt", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/sketch_train.txt", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/sketch_test.txt", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/clipart_train.txt", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/clipart_test.txt", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/infograph_train.txt", ""),
+        ("http://csr.bu.edu/ftp/visda/2019/multi-source/domainnet/txt/infograph_test.txt", ""),
     )
     unpack: ClassVar[str] = "domainnet"
     expected: ClassVar[dict[str, int]] = {
@@ -52,10 +66,12 @@ class DomainNet(Dataset):
         shifted: tuple[str, ...] = ("painting",)  # trained on without labels; the others are unseen
         num_old: int = 173  # released code; the paper says 172
         class_order: Literal["folders", "official"] = "folders"  # released: sorted folder names
+        class_split: Literal[0, 1, 2, 3, 4] = 0  # which classes are old; 0: the first num_old
+        protocol: Literal["gcd", "cross-domain", "domain-generalisation"] = "gcd"  # protocols.py
         labelled_share: float = 0.5  # of the pooled source images of old classes, GCD
         shifted_share: float = 0.3  # of each class for training, released; all are evaluated
         validation: float = 0.0  # share of each class's labelled images held out
-        listing: Literal["folders", "lists"] = "folders"  # released: all images of the folders
+        listing: Literal["lists", "folders"] = "lists"  # released code: all images of the folders
         augment: Literal["plain", "jitter"] = "jitter"  # released code for DomainNet
 
         def __post_init__(self) -> None:
@@ -68,6 +84,9 @@ class DomainNet(Dataset):
         check_domains(name, config.source, config.shifted, dict.fromkeys(DOMAINS))
         lists = class_file("domainnet")
         classes = lists[config.class_order]
+        numbers = range(len(classes))
+        order, note = class_order("domainnet", config.class_split, config.num_old, numbers)
+        classes = [classes[number] for number in order]
         listed = self._listed()
         self.compare(**{domain: len(paths) for domain, paths in listed.items()})
         images = self.parts()
@@ -81,7 +100,7 @@ class DomainNet(Dataset):
             domains,
             classes=classes,
             num_old=config.num_old,
-            notes={"split": f"domainnet {lists['version']}"},
+            notes={"split": f"domainnet {lists['version']}{note}"},
         )
 
     def published_size(self) -> int:
@@ -108,16 +127,31 @@ class DomainNet(Dataset):
 
     def _listed(self) -> dict[str, list[str]]:
         folder = self.locate(*DOMAINS)
-        if self.config.listing == "folders":
-            listed = {domain: _from_folders(folder, domain) for domain in DOMAINS}
-        else:
-            lists = (f"{domain}_{part}.txt" for domain in DOMAINS for part in ("train", "test"))
-            self.locate(*lists)
-            listed = {domain: _from_lists(folder, domain) for domain in DOMAINS}
+        for domain in DOMAINS:
+            if not set(subfolders(folder / domain)) & set(class_file("domainnet")["folders"]):
+                raise UserError(_nothing(folder / domain))
+        if self.config.listing == "lists":
+            lists = self._lists(folder)
+            return {domain: _from_lists(lists, domain) for domain in DOMAINS}
+        listed = {domain: _from_folders(folder, domain) for domain in DOMAINS}
         for domain in DOMAINS:
             if not listed[domain]:
                 raise UserError(_nothing(folder / domain))
         return listed
+
+    def _lists(self, folder: Path) -> Path:
+        """Return the folder of the official lists."""
+        names = [f"{domain}_{part}.txt" for domain in DOMAINS for part in ("train", "test")]
+        missing = names
+        for place in (folder, folder / "txt", folder / "splits"):
+            gone = [name for name in names if not (place / name).is_file()]
+            missing = gone if len(gone) < len(missing) else missing
+            if not gone:
+                return place
+        raise UserError(
+            f"{self.title}: {folder} lacks the official list {missing[0]} (gcdbench data download "
+            "domainnet fetches the lists; 'listing: folders' takes all images of the folders)"
+        )
 
 
 def _nothing(folder: Path) -> str:
@@ -130,7 +164,7 @@ def _nothing(folder: Path) -> str:
 def _strange(folder: Path) -> list[str]:
     """Return the folders of a domain whose names are not classes."""
     try:
-        found = {path.name for path in folder.iterdir() if path.is_dir()}
+        found = set(subfolders(folder))
     except OSError as error:
         raise UserError(f"{folder}: cannot be read as a folder ({error.strerror})") from error
     return sorted(found - set(class_file("domainnet")["folders"]))
@@ -154,13 +188,16 @@ def _from_lists(folder: Path, domain: str) -> list[str]:
     for part in ("train", "test"):
         path = folder / f"{domain}_{part}.txt"
         lines = text_lines(path)
-        if not lines:
+        if not any(lines):
             raise UserError(f"{path}: no image is listed there; fetch it again")
         for row, line in enumerate(lines, start=1):
+            if not line:
+                continue
             image, _, label = line.strip().rpartition(" ")
             steps = image.split("/")
             if len(steps) != 3 or steps[0] != domain or str(number.get(steps[1])) != label:
                 raise UserError(f"{path}, line {row}: not an image of a known class: {line!r}")
             paths.append(image)
+    check_once(paths, f"{folder / domain}_train.txt and {domain}_test.txt")
     rank = {name: i for i, name in enumerate(class_file("domainnet")["folders"])}
     return sorted(paths, key=lambda image: (rank[image.split("/")[1]], image))

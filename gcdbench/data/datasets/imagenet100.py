@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from gcdbench.data.datasets._assemble import Labelled, corrupted_problem
-from gcdbench.data.images import FileImages, Images, image_files
+from gcdbench.data.class_splits import class_order
+from gcdbench.data.datasets._assemble import Labelled, check_num_old, corrupted_problem
+from gcdbench.data.folders import image_files
+from gcdbench.data.images import FileImages, Images
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.splits import class_file, class_ids
 
@@ -32,6 +34,7 @@ train/<synset>/<image>.JPEG
     @dataclass(frozen=True)
     class Config:
         num_old: int = 50  # GCD: the first 50 of the 100 in the order of their synsets
+        class_split: Literal[0, 1, 2, 3, 4] = 0  # which classes are old; 0: the first num_old
         labelled_share: float = 0.5  # of the pooled images of old classes, GCD
         validation: float = 0.0  # share of each class's labelled images held out
         augment: Literal["plain", "jitter"] = "plain"  # released codes
@@ -39,17 +42,20 @@ train/<synset>/<image>.JPEG
     def problem(self, name: str) -> Problem:
         """List the training images; none is opened."""
         images = self.parts()["train"]
-        synsets = class_file("imagenet100")
-        labels = class_ids([name.split("/")[1] for name in images.ids], synsets["synsets"])
+        synsets, config = class_file("imagenet100"), self.config
+        check_num_old(name, config.num_old, len(synsets["synsets"]))
+        order, note = class_order("imagenet100", config.class_split, config.num_old, range(100))
+        classes = [synsets["synsets"][number] for number in order]
+        labels = class_ids([name.split("/")[1] for name in images.ids], classes)
         return corrupted_problem(
             name,
             self.config,
-            classes=synsets["synsets"],
+            classes=classes,
             num_old=self.config.num_old,
             train=Labelled(images, labels),
             shifted=None,
             variants=[],
-            notes={"split": f"imagenet100 {synsets['version']}"},
+            notes={"split": f"imagenet100 {synsets['version']}{note}"},
         )
 
     def published_size(self) -> int:

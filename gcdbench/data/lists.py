@@ -1,7 +1,9 @@
-"""Helpers of datasets: read lists in text files, find listed files that are missing."""
+"""What datasets read in addition to images: lists of text, and which listed files are there."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from gcdbench.data.images import FileImages
@@ -9,13 +11,20 @@ from gcdbench.errors import UserError
 
 
 def text_lines(path: Path) -> list[str]:
-    """Return the lines of a text file."""
+    """Read the lines of a list, without blanks at their ends and without a byte-order mark."""
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return [line.rstrip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         message = f"{path}: cannot be read as a list ({reason}); unpack the dataset again"
         raise UserError(message) from error
+
+
+def check_once(names: Sequence[str], place: str) -> None:
+    """Refuse a name that is listed twice: one image would have two classes or two roles."""
+    if len(set(names)) < len(names):
+        twice = next(name for name, number in Counter(names).items() if number > 1)
+        raise UserError(f"{place}: {twice} is listed twice; keep one of its lines")
 
 
 def missing_files(images: FileImages) -> list[int]:

@@ -1,0 +1,114 @@
+"""CLEVR-4: one set of rendered scenes with four taxonomies of ten classes (Vaze et al., 2023)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from gcdbench.data.class_splits import class_order
+from gcdbench.data.datasets._assemble import Labelled, corrupted_problem
+from gcdbench.data.images import FileImages, Images
+from gcdbench.data.problem import Dataset, Problem
+from gcdbench.data.splits import class_ids
+from gcdbench.errors import UserError
+
+ANNOTATIONS = "clevr_4_annots.json"
+TAXONOMIES = {  # in the order of the released loader, which numbers the classes
+    "texture": (
+        *("rubber", "metal", "checkered", "emojis", "wave"),
+        *("brick", "star", "circles", "zigzag", "chessboard"),
+    ),
+    "color": (
+        *("gray", "red", "blue", "green", "brown"),
+        *("purple", "cyan", "yellow", "pink", "orange"),
+    ),
+    "shape": (
+        *("cube", "sphere", "monkey", "cone", "torus"),
+        *("star", "teapot", "diamond", "gear", "cylinder"),
+    ),
+    "count": ("1", "2", "3", "4", "5", "6", "7", "8", "9", "10"),
+}
+NUM_OLD = 5
+
+
+class Clevr4(Dataset):
+    """See the module."""
+
+    title: ClassVar[str] = "CLEVR-4"
+    homepage: ClassVar[str] = "https://www.robots.ox.ac.uk/~vgg/data/clevr4/"
+    disk: ClassVar[str] = "2 GB"
+    folders: ClassVar[tuple[str, ...]] = (
+        "clevr_4_10k",
+        "clevr_4_10k_v1",
+        "clevr4",
+        "clevr_4",
+        "CLEVR4",
+        "clevr_4_100k",
+        "clevr_4_100k_v1",
+    )
+    layout: ClassVar[str] = """\
+clevr_4_annots.json
+images/<name>.png"""
+    archives: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("https://thor.robots.ox.ac.uk/clevr4/clevr_4_10k_v1.zip", ""),
+    )
+    unpack: ClassVar[str] = "clevr_4_10k"
+
+    @dataclass(frozen=True)
+    class Config:
+        taxonomy: Literal["texture", "color", "shape", "count"] = "texture"
+        class_split: Literal[0, 1, 2, 3, 4] = 0  # which classes are old; 0: the loader's first five
+        labelled_share: float = 0.5  # of the pooled images of old classes, GCD
+        validation: float = 0.0  # share of each class's labelled images held out
+        augment: Literal["plain"] = "plain"  # other colours would be other classes
+
+    def problem(self, name: str) -> Problem:
+        """Read the annotations of the training images; no image is opened."""
+        config = self.config
+        folder, chosen = self._annotated()
+        values = TAXONOMIES[config.taxonomy]
+        benchmark = f"clevr4_{config.taxonomy}"
+        order, note = class_order(benchmark, config.class_split, NUM_OLD, range(len(values)))
+        names = []
+        for image, facts in chosen.items():
+            names.append(str(facts.get(config.taxonomy)))
+            if names[-1] not in values:
+                raise UserError(
+                    f"{folder / ANNOTATIONS}: image {image} has {config.taxonomy} {names[-1]!r}, "
+                    f"which is none of {', '.join(values)}"
+                )
+        classes = [values[number] for number in order]
+        return corrupted_problem(
+            name,
+            config,
+            classes=classes,
+            num_old=NUM_OLD,
+            train=Labelled(_images(folder, chosen), class_ids(names, classes)),
+            shifted=None,
+            variants=[],
+            notes={"split": f"clevr4 {config.taxonomy}, {NUM_OLD} old{note}"},
+        )
+
+    def parts(self) -> dict[str, Images]:
+        """Return the training images."""
+        return {"train": _images(*self._annotated())}
+
+    def _annotated(self) -> tuple[Path, dict[str, dict[str, Any]]]:
+        """Return the folder and the annotations of the training images, by sorted name."""
+        folder = self.locate(ANNOTATIONS, "images")
+        path = folder / ANNOTATIONS
+        try:
+            read = json.loads(path.read_text(encoding="utf-8-sig"))
+            chosen = {n: f for n, f in sorted(read.items()) if f.get("split", "train") == "train"}
+        except (OSError, ValueError, AttributeError) as error:
+            raise UserError(f"{path}: not the annotations of CLEVR-4 ({error})") from error
+        if not chosen:
+            raise UserError(f"{path}: no image of the part 'train' is annotated; fetch it again")
+        return folder, chosen
+
+
+def _images(folder: Path, annotated: dict[str, dict[str, Any]]) -> FileImages:
+    paths = [name if name.endswith(".png") else f"{name}.png" for name in annotated]
+    return FileImages(folder / "images", [f"clevr4/{path}" for path in paths], paths)

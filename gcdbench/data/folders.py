@@ -1,0 +1,73 @@
+"""What in a folder is data: hidden and system entries are never domains, classes or images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+# pictures that no reader opens: released codes pass over them as well
+OTHER_PICTURES = (
+    *(".gif", ".heic", ".heif", ".avif", ".jp2", ".jfif", ".svg", ".psd", ".ico", ".raw"),
+    *(".cr2", ".nef", ".dng", ".tga", ".exr", ".hdr", ".npy"),
+)
+SYSTEM = frozenset(
+    {
+        *("__MACOSX", "__pycache__", "@eaDir", "#recycle", "$RECYCLE.BIN", "lost+found"),
+        *("System Volume Information", "Thumbs.db", "ehthumbs.db", "desktop.ini", "Desktop.ini"),
+    }
+)
+
+
+def is_system(name: str) -> bool:
+    """Tell whether a file or folder belongs to the system and not to the data.
+
+    >>> [is_system(name) for name in (".thumbs", "._cat.jpg", "__MACOSX", "cat.jpg")]
+    [True, True, True, False]
+    """
+    return name.startswith(".") or name in SYSTEM
+
+
+def image_files(folder: Path) -> list[str]:
+    """List the images below a folder by their relative paths, in the order of an ImageFolder."""
+    found = []
+    for place, _, names in sorted(_walk(folder)):
+        prefix = _prefix(place, folder)
+        found += [prefix + name for name in sorted(names) if _is_image(name)]
+    return found
+
+
+def subfolders(folder: Path) -> list[str]:
+    """List the names of the folders in a folder."""
+    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not is_system(p.name))
+
+
+def passed_over(folder: Path) -> list[str]:
+    """List what is no data below a folder: system entries, and pictures that no reader opens."""
+    found = []
+    for place, folders, names in os.walk(folder, followlinks=True):
+        prefix = _prefix(place, folder)
+        found += [f"{prefix}{name}/" for name in folders if is_system(name)]
+        folders[:] = [name for name in folders if not is_system(name)]
+        found += [prefix + name for name in names if is_system(name) or _is_other_picture(name)]
+    return sorted(found)
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    for place, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not is_system(name)]
+        yield place, folders, names
+
+
+def _prefix(place: str, folder: Path) -> str:
+    inside = os.path.relpath(place, folder)
+    return "" if inside == "." else f"{Path(inside).as_posix()}/"
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(EXTENSIONS) and not is_system(name)
+
+
+def _is_other_picture(name: str) -> bool:
+    return name.lower().endswith(OTHER_PICTURES)
