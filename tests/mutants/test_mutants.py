@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mutants.run import ROOT
+from mutants.run import ROOT, applied, project_copy
 from mutants.table import MUTANTS
 
 SCRIPT = Path(__file__).with_name("run.py")
@@ -28,6 +28,19 @@ def test_a_mutant_changes_one_place_and_names_tests_that_exist(mutant):
     assert mutant.new != mutant.old
     assert mutant.files
     assert all((ROOT / file).is_file() for file in mutant.files)
+
+
+def test_a_mutant_is_applied_to_the_copy_and_taken_back():
+    mutant = MUTANTS[0]
+    original = (ROOT / mutant.file).read_text(encoding="utf-8")
+    with project_copy() as root:
+        assert not root.is_relative_to(ROOT)
+        with applied(mutant, root):
+            changed = (root / mutant.file).read_text(encoding="utf-8")
+            assert changed == original.replace(mutant.old, mutant.new)
+            assert (ROOT / mutant.file).read_text(encoding="utf-8") == original
+        assert (root / mutant.file).read_text(encoding="utf-8") == original
+    assert not root.exists()
 
 
 @pytest.mark.slow
