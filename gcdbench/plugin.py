@@ -55,6 +55,7 @@ from gcdbench.ops.mixing import (
     stacked_pairs,
     style_partners,
 )
+from gcdbench.ops.neighbours import Neighbours, k_nearest
 from gcdbench.ops.pair_losses import (
     agreement_loss,
     margin_cross_entropy,
@@ -105,6 +106,7 @@ __all__ = [
     "Method",
     "Model",
     "MultiHeadPrototypes",
+    "Neighbours",
     "Patches",
     "PoolFeatures",
     "ProjectionHead",
@@ -133,6 +135,7 @@ __all__ = [
     "image_pairs",
     "info_nce",
     "js_mutual_information",
+    "k_nearest",
     "margin_cross_entropy",
     "mean_entropy_deficit",
     "mean_or_zero",
