@@ -27,8 +27,8 @@ BLOCK = 64 * 2**20  # bytes of scores that torch computes at a time
 class Neighbours(NamedTuple):
     """The neighbours of every query, the nearest first; of equally near ones the lower index."""
 
-    index: Tensor  # (n, k)
-    score: Tensor  # (n, k), float32: products, or distances
+    indices: Tensor  # (n, k)
+    scores: Tensor  # (n, k), float32: products, or distances
 
 
 @torch.no_grad()
@@ -50,7 +50,7 @@ def k_nearest(
         metric: "product", which of unit vectors is the cosine, or "euclidean".
         backend: "auto" takes faiss if it is installed, for CUDA tensors its GPU version.
 
-    >>> k_nearest(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0], [3.0, 1.0]]), 1).index
+    >>> k_nearest(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0], [3.0, 1.0]]), 1).indices
     tensor([[1]])
     """
     _check(queries, rows, k, metric, backend)
@@ -121,8 +121,7 @@ def _search_by_torch(
             index = torch.cat([index, new.indices + start], 1).gather(1, both.indices)
             best = both.values
         parts.append((index, -best if metric == "euclidean" else best))
-    indices, scores = zip(*parts, strict=True)
-    return torch.cat(indices), torch.cat(scores)
+    return torch.cat([index for index, _ in parts]), torch.cat([score for _, score in parts])
 
 
 def _nearness(queries: Tensor, rows: Tensor, metric: Metric) -> Tensor:

@@ -43,8 +43,8 @@ def test_faiss_and_torch_return_the_same(metric):
     by_faiss, by_torch = (
         k_nearest(queries, rows, 9, metric=metric, backend=backend) for backend in BACKENDS
     )
-    assert torch.equal(by_faiss.index, by_torch.index)
-    assert torch.equal(by_faiss.score, by_torch.score)
+    assert torch.equal(by_faiss.indices, by_torch.indices)
+    assert torch.equal(by_faiss.scores, by_torch.scores)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -71,14 +71,14 @@ def test_blocks_do_not_change_the_neighbours(metric, monkeypatch):
     whole = k_nearest(queries, rows, 5, metric=metric, backend="torch")
     monkeypatch.setattr(neighbours, "BLOCK", 4 * 256 * 70)
     parts = k_nearest(queries, rows, 5, metric=metric, backend="torch")
-    assert torch.equal(whole.index, parts.index)
+    assert torch.equal(whole.indices, parts.indices)
 
 
 def test_torch_searches_where_faiss_is_missing(monkeypatch):
     monkeypatch.setattr(neighbours, "_faiss", lambda: None)
     queries, rows = rows_of(5), rows_of(40, seed=1)
     assert torch.equal(
-        k_nearest(queries, rows, 3).index, brute_force(queries, rows, 3, "product")[0]
+        k_nearest(queries, rows, 3).indices, brute_force(queries, rows, 3, "product")[0]
     )
     with pytest.raises(ValueError, match="faiss is not installed"):
         k_nearest(queries, rows, 3, backend="faiss")
@@ -111,4 +111,4 @@ def test_a_gpu_returns_the_same(backend, metric):
     queries, rows = rows_of(300, 64), rows_of(4000, 64, seed=1)
     here = k_nearest(queries, rows, 9, metric=metric)
     there = k_nearest(queries.cuda(), rows.cuda(), 9, metric=metric, backend=backend)
-    assert torch.equal(here.index, there.index.cpu())
+    assert torch.equal(here.indices, there.indices.cpu())
