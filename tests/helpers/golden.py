@@ -1,4 +1,4 @@
-"""Reference outputs of original implementations, and what is needed to compare a method with them."""
+"""Reference outputs of original implementations, and how a method is compared with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from helpers.paths import GOLDEN
 from torch import Tensor, nn
 
 from gcdbench.core import registry
@@ -20,6 +19,7 @@ from gcdbench.nn.backbone import Encoded
 from gcdbench.training.compose import Composed
 from gcdbench.training.method import Batch, Clock, Method, Task
 from gcdbench.training.trainer import make_optimizer
+from helpers.paths import GOLDEN
 
 Arrays = dict[str, Tensor]
 
