@@ -25,6 +25,7 @@ from gcdbench.ops.domain_losses import (
     warm_start,
 )
 from gcdbench.ops.kmeans.api import assign, semi_supervised_kmeans
+from gcdbench.ops.linkage import ward_clusters
 from gcdbench.ops.losses import (
     UNLABELLED,
     cross_entropy_on,
@@ -39,6 +40,7 @@ from gcdbench.ops.losses import (
     sup_con,
     teacher_temperature,
 )
+from gcdbench.ops.metrics import accuracies
 from gcdbench.ops.mixing import (
     attention_share,
     cutmix,
@@ -117,6 +119,7 @@ __all__ = [
     "Task",
     "Technique",
     "Tokens",
+    "accuracies",
     "adaptive_filling",
     "agreement_loss",
     "assign",
@@ -168,6 +171,7 @@ __all__ = [
     "teacher_temperature",
     "unbalanced_transport",
     "unit_rows_",
+    "ward_clusters",
     "warm_start",
     "with_label_pairs",
 ]

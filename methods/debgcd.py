@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -43,9 +42,15 @@ class DebGCD(Method):
 
     @dataclass(frozen=True)
     class Config:
-        preset: Literal["ours", "cub", "cars", "aircraft", "cifar10", "cifar100", "imagenet100"] = (
-            "ours"  # one setting for all datasets; the others are the released scripts'
-        )
+        preset: Literal[
+            "ours",
+            "cub",
+            "cars",
+            "aircraft",
+            "cifar10",
+            "cifar100",
+            "imagenet100",
+        ] = "ours"  # one setting for all datasets; the others are the released scripts'
         threshold: float = 0.7  # of pseudo-labels, ours; released scripts 0.55 to 0.9
         debias_weight: float = 2.0  # ours, most common in the released scripts; default 1
         detect_weight: float = 0.005  # ours, most common in the released scripts; default 0.01
