@@ -18,6 +18,12 @@ from gcdbench.nn.heads import (
     unit_rows_,
 )
 from gcdbench.nn.memory import Ring
+from gcdbench.ops.distance_losses import (
+    contrast_by_score,
+    euclidean_distances,
+    log_prob_of_others,
+    other_view,
+)
 from gcdbench.ops.domain_losses import (
     minimum_class_confusion,
     nuclear_discrepancy,
@@ -25,6 +31,7 @@ from gcdbench.ops.domain_losses import (
     warm_start,
 )
 from gcdbench.ops.kmeans.api import assign, semi_supervised_kmeans
+from gcdbench.ops.kmeans.balanced import balanced_kmeans
 from gcdbench.ops.linkage import ward_clusters
 from gcdbench.ops.losses import (
     UNLABELLED,
@@ -124,7 +131,9 @@ __all__ = [
     "agreement_loss",
     "assign",
     "attention_share",
+    "balanced_kmeans",
     "balanced_targets",
+    "contrast_by_score",
     "cross_entropy_on",
     "cutmix",
     "cutmix_boxes",
@@ -134,11 +143,13 @@ __all__ = [
     "draw_permutation",
     "draw_uniform",
     "efdm",
+    "euclidean_distances",
     "full_precision",
     "image_pairs",
     "info_nce",
     "js_mutual_information",
     "k_nearest",
+    "log_prob_of_others",
     "margin_cross_entropy",
     "mean_entropy_deficit",
     "mean_or_zero",
@@ -149,6 +160,7 @@ __all__ = [
     "mixup",
     "nearest_neighbours",
     "nuclear_discrepancy",
+    "other_view",
     "pairwise_cross_entropy",
     "parametric_terms",
     "partners_within",

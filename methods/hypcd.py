@@ -24,11 +24,12 @@ from gcdbench.plugin import (
     Method,
     Step,
     Task,
+    contrast_by_score,
     cross_entropy_on,
     full_precision,
     info_nce,
     mean_entropy_deficit,
-    mean_or_zero,
+    other_view,
     self_distillation,
     sup_con,
     teacher_temperature,
@@ -117,8 +118,10 @@ class HypCD(Method):
             sup_con(z[known], labels[known], temperature=temps[1] * c.angle_scale),
         )
         distance = (
-            contrast(near / temps[0], other_views(len(z), z.device)),
-            contrast(near[known][:, known] / temps[1], labels[known][:, None] == labels[known]),
+            contrast_by_score(near / temps[0], other_view(len(z), z.device)),
+            contrast_by_score(
+                near[known][:, known] / temps[1], labels[known][:, None] == labels[known]
+            ),
         )
         share = self.distance_share(clock)
         return {
@@ -235,18 +238,3 @@ def pairwise_distances(z: Tensor, *, curvature: float) -> Tensor:
     length = top.sqrt() / (1 - 2 * c * products + c**2 * xx * yy + EPS)
     distance = 2 / c**0.5 * artanh(c**0.5 * length)
     return distance.masked_fill(itself, 0.0).to(z.dtype)
-
-
-def other_views(rows: int, device: torch.device) -> Tensor:
-    """Return (n, n) bool: which rows are the other view of each row."""
-    return torch.eye(rows, dtype=torch.bool, device=device).roll(rows // 2, dims=0)
-
-
-@full_precision
-def contrast(scores: Tensor, positive: Tensor) -> Tensor:
-    """Contrast every row's positives with all other rows, by scores (n, n) of pairs."""
-    itself = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
-    others = scores.masked_fill(itself, torch.finfo(scores.dtype).min)
-    log_prob = scores - others.logsumexp(1, keepdim=True)
-    positive = positive & ~itself
-    return mean_or_zero(-(log_prob * positive).sum(1) / positive.sum(1).clamp(min=1))
