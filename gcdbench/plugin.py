@@ -18,6 +18,12 @@ from gcdbench.nn.heads import (
     unit_rows_,
 )
 from gcdbench.nn.memory import Ring
+from gcdbench.ops.distance_losses import (
+    contrast_by_score,
+    euclidean_distances,
+    log_prob_of_others,
+    other_view,
+)
 from gcdbench.ops.domain_losses import (
     minimum_class_confusion,
     nuclear_discrepancy,
@@ -25,7 +31,9 @@ from gcdbench.ops.domain_losses import (
     warm_start,
 )
 from gcdbench.ops.kmeans.api import KMeansResult, assign, semi_supervised_kmeans
+from gcdbench.ops.kmeans.balanced import balanced_kmeans
 from gcdbench.ops.labels import UNLABELLED
+from gcdbench.ops.linkage import ward_clusters
 from gcdbench.ops.losses import (
     cross_entropy_on,
     info_nce,
@@ -39,6 +47,7 @@ from gcdbench.ops.losses import (
     sup_con,
     teacher_temperature,
 )
+from gcdbench.ops.metrics import accuracies
 from gcdbench.ops.mixing import (
     attention_share,
     cutmix,
@@ -55,6 +64,7 @@ from gcdbench.ops.mixing import (
     stacked_pairs,
     style_partners,
 )
+from gcdbench.ops.neighbours import Neighbours, k_nearest
 from gcdbench.ops.pair_losses import (
     agreement_loss,
     margin_cross_entropy,
@@ -106,6 +116,7 @@ __all__ = [
     "Method",
     "Model",
     "MultiHeadPrototypes",
+    "Neighbours",
     "Patches",
     "PoolFeatures",
     "ProjectionHead",
@@ -116,11 +127,14 @@ __all__ = [
     "Task",
     "Technique",
     "Tokens",
+    "accuracies",
     "adaptive_filling",
     "agreement_loss",
     "assign",
     "attention_share",
+    "balanced_kmeans",
     "balanced_targets",
+    "contrast_by_score",
     "cross_entropy_on",
     "cutmix",
     "cutmix_boxes",
@@ -130,10 +144,13 @@ __all__ = [
     "draw_permutation",
     "draw_uniform",
     "efdm",
+    "euclidean_distances",
     "full_precision",
     "image_pairs",
     "info_nce",
     "js_mutual_information",
+    "k_nearest",
+    "log_prob_of_others",
     "margin_cross_entropy",
     "mean_entropy_deficit",
     "mean_or_zero",
@@ -144,6 +161,7 @@ __all__ = [
     "mixup",
     "nearest_neighbours",
     "nuclear_discrepancy",
+    "other_view",
     "pairwise_cross_entropy",
     "parametric_terms",
     "partners_within",
@@ -166,6 +184,7 @@ __all__ = [
     "teacher_temperature",
     "unbalanced_transport",
     "unit_rows_",
+    "ward_clusters",
     "warm_start",
     "widen",
     "with_label_pairs",

@@ -7,6 +7,7 @@ from gcdbench.core.method_spec import MethodSpec
 from gcdbench.training.conformance import Bench
 
 SMALL = {"hidden_dim": 32, "out_dim": 64, "projection_dim": 16, "bottleneck_dim": 16}
+SMALL |= {"search_steps": 2, "fit_steps": 20}  # of fits at the end
 
 
 def small_config(kind: str, name: str) -> dict:

@@ -8,7 +8,7 @@ from helpers.paths import ROOT
 from gcdbench.experiment.plan import Request
 from gcdbench.report.collect import collect
 from gcdbench.report.formats import write_all
-from gcdbench.report.leaderboard import make
+from gcdbench.report.leaderboard import make_leaderboard
 
 COMMITTED = ROOT / "results" / "drawshift"
 METHODS = ("rankstats", "uno", "orca", "gcd", "simgcd", "uniot", "hilo")
@@ -24,7 +24,7 @@ def test_committed_leaderboards_follow_from_the_committed_records(suite, tmp_pat
     request = Request(suite, METHODS, seeds=(0, 1, 2, 3, 4))
     found = collect(request, COMMITTED / "records", any_code=True)
     assert (found.missing, found.left_out) == ([], [])
-    write_all(make(found, suite), tmp_path)
+    write_all(make_leaderboard(found, suite), tmp_path)
     for suffix in SUFFIXES[suite]:
         name = f"{suite}.{suffix}"
         assert (tmp_path / name).read_bytes() == (COMMITTED / name).read_bytes(), name
