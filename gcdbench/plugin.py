@@ -17,7 +17,7 @@ from gcdbench.nn.heads import (
     Prototypes,
     unit_rows_,
 )
-from gcdbench.nn.memory import Ring
+from gcdbench.nn.memory import Ring, last_of_same
 from gcdbench.ops.domain_losses import (
     minimum_class_confusion,
     nuclear_discrepancy,
@@ -130,6 +130,7 @@ __all__ = [
     "image_pairs",
     "info_nce",
     "js_mutual_information",
+    "last_of_same",
     "margin_cross_entropy",
     "mean_entropy_deficit",
     "mean_or_zero",

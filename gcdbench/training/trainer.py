@@ -217,7 +217,8 @@ class _Loop:
             raise ValueError("the checkpoint holds other parameters than the model")
         self.model.load_state_dict(snapshot["model"], strict=False)
         self.optimizer.load_state_dict(snapshot["optimizer"])
-        self.scaler.load_state_dict(snapshot["scaler"])
+        if snapshot["scaler"]:  # empty if the run began without scaling, as on a CPU
+            self.scaler.load_state_dict(snapshot["scaler"])
         self.epoch, self.weights = int(snapshot["epoch"]), snapshot["weights"]
         rows = snapshot["history"].to(self.device)
         self.history = [dict(zip(snapshot["terms"], row, strict=True)) for row in rows]

@@ -31,6 +31,7 @@ from gcdbench.plugin import (
     attention_share,
     draw_beta,
     image_pairs,
+    last_of_same,
     mean_or_zero,
     mixed_feature_loss,
     mixed_label_loss,
@@ -115,6 +116,8 @@ class PMTrans(Technique):
         rows = self.place[batch.index[hidden]]
         squared = step.logits[: len(batch)][hidden].float().softmax(1).square()
         share = squared / squared.sum(0).clamp(min=torch.finfo(squared.dtype).tiny)
-        self.features_seen[rows] = F.normalize(step.features[: len(batch)][hidden].float(), dim=1)
-        self.classes_seen[rows] = share
+        features = F.normalize(step.features[: len(batch)][hidden].float(), dim=1)
+        last = last_of_same(rows)  # an image may be drawn twice
+        self.features_seen[rows] = features[last]
+        self.classes_seen[rows] = share[last]
         self.seen[rows] = True
