@@ -117,6 +117,7 @@ class HiLo(Method):
                 z,
                 cosines,
                 batch.per_view(batch.labels),
+                labelled=batch.in_views(batch.labelled_rows),
                 targets=None if batch.targets is None else batch.per_view(batch.targets),
                 entropy_weight=c.entropy_weight,
                 **self._shared(),
@@ -144,6 +145,7 @@ class HiLo(Method):
             z,
             cosines,
             batch.per_view(known),
+            labelled=batch.in_views(batch.labelled_rows),
             entropy_weight=c.domain_entropy_weight,
             **self._shared(),
         )

@@ -54,7 +54,8 @@ class Trace:
 
     def to(self, device: torch.device) -> Trace:
         """Move to a device."""
-        return Trace(self.patches.to(device), self.maps.to(device))
+        parts = (part.to(device, non_blocking=True) for part in (self.patches, self.maps))
+        return Trace(*parts)
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Tokens:
 
     def to(self, device: torch.device) -> Tokens:
         """Move to a device."""
-        taps = {block: cls.to(device) for block, cls in self.taps.items()}
+        taps = {block: cls.to(device, non_blocking=True) for block, cls in self.taps.items()}
         trace = None if self.trace is None else self.trace.to(device)
         return Tokens(self.x.to(device, non_blocking=True), taps, trace)
 

@@ -38,6 +38,7 @@ def balanced_targets(
     logits: Tensor,
     labels: Tensor,
     *,
+    rows: Tensor | None = None,
     first_class: int = 0,
     epsilon: float = 0.05,
     iterations: int = 3,
@@ -47,12 +48,13 @@ def balanced_targets(
     Args:
         logits: (..., n, K) bare cosines.
         labels: (n,), -1 where hidden.
+        rows: where they are hidden; found here if None, for which a GPU is waited for.
         first_class: unlabelled rows are assigned to the classes from this one on: 0 lets them fall
             on all classes, the number of known classes on new ones only.
         epsilon: see `sinkhorn`.
         iterations: see `sinkhorn`.
     """
-    hidden = labels == UNLABELLED
+    hidden = (labels == UNLABELLED).nonzero().squeeze(1) if rows is None else rows
     one_hot = F.one_hot(labels.clamp(min=0), logits.shape[-1]).to(logits.dtype)
     targets = one_hot.expand(logits.shape).clone()
     q = sinkhorn(logits[..., hidden, first_class:], epsilon=epsilon, iterations=iterations)

@@ -70,8 +70,9 @@ class PMTrans(Technique):
 
     def terms(self, model: Model, batch: Batch, step: Step, clock: Clock) -> dict[str, Tensor]:
         generator = clock.generator("pmtrans")
-        pairs = image_pairs(batch.labelled[batch.order], generator=generator)
-        source, target = (batch.order[rows] for rows in pairs)
+        order = batch.cpu_order
+        pairs = image_pairs(batch.cpu_labelled[order], generator=generator)
+        source, target = (batch.here(order[rows]) for rows in pairs)
         a, b = F.softplus(self.raw_shape)
         if not len(source):
             return {"features": 0 * (a + b) * mean_or_zero(step.features[:0])}
@@ -112,7 +113,7 @@ class PMTrans(Technique):
     def after_step(self, model: Model, batch: Batch, step: Step, clock: Clock) -> None:
         """Remember the unlabelled images of the step, first views."""
         assert step.logits is not None
-        hidden = ~batch.labelled
+        hidden = batch.unlabelled_rows
         rows = self.place[batch.index[hidden]]
         squared = step.logits[: len(batch)][hidden].float().softmax(1).square()
         share = squared / squared.sum(0).clamp(min=torch.finfo(squared.dtype).tiny)

@@ -111,7 +111,7 @@ def cache_cases() -> dict[str, Case]:
 
     def float32(bench: DeviceBench) -> None:
         for spec in ("simgcd", "hilo"):
-            cell = bench.cell(spec, train={"amp": False})
+            cell = bench.cell(spec, train={"precision": "float32"})
             there, here = (bench.run(cell, device=device) for device in ("cuda", "cpu"))
             assert _close(there, here), (there["curve"], here["curve"])
 
@@ -146,19 +146,18 @@ def resume_cases() -> dict[str, Case]:
         rest = bench.run(cell, results=bench.interrupted(cell, device="cuda", after=3))
         assert _close(whole, rest), (whole["curve"], rest["curve"])
 
-    def elsewhere(began: str, ends: str, amp: bool, bench: DeviceBench) -> None:
-        cell = bench.cell("simgcd", train={"amp": amp})
+    def elsewhere(began: str, ends: str, precision: str, bench: DeviceBench) -> None:
+        cell = bench.cell("simgcd", train={"precision": precision})
         results = bench.interrupted(cell, device=began, after=3)
         rest = bench.run(cell, device=ends, results=results)
-        if not amp:
+        if precision == "float32":
             assert _close(rest, bench.run(cell, device="cpu"))
 
     cases: dict[str, Case] = {f"{s} goes on": partial(again, s, c) for s, c in specs.items()}
-    for amp in (True, False):
-        precision = "mixed" if amp else "full"
+    for precision in ("auto", "float32", "bfloat16"):
         for began, ends in (("cpu", "cuda"), ("cuda", "cpu")):
-            title = f"from {began} to {ends}, {precision} precision"
-            cases[title] = partial(elsewhere, began, ends, amp)
+            title = f"from {began} to {ends}, {precision}"
+            cases[title] = partial(elsewhere, began, ends, precision)
     return cases
 
 

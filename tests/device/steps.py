@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from helpers.bench import small_config
 from timm.models.vision_transformer import VisionTransformer
 
 from device.pretend.counts import Counts, counting
@@ -17,7 +18,6 @@ from gcdbench.nn.parallel import SingleProcess
 from gcdbench.training import trainer
 from gcdbench.training.compose import compose
 from gcdbench.training.method import Batch, Clock, FitContext, PoolFeatures, Task, seeded
-from helpers.bench import small_config
 
 POOL, CLASSES, OLD, SIZE, EPOCHS, STEPS_PER_EPOCH = 256, 10, 5, 32, 4, 50
 # so that a step does what it does for most of a run
