@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from device.pretend import rules
@@ -57,8 +57,11 @@ class DeviceTensor(torch.Tensor):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.data_on_cpu.detach().__reduce_ex__(protocol)
 
-    def __deepcopy__(self, memo: Any) -> DeviceTensor:
-        return DeviceTensor(self.data_on_cpu.clone(), self.requires_grad)
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        made = DeviceTensor(self.data_on_cpu.clone())
+        if isinstance(self, nn.Parameter):
+            return nn.Parameter(made, self.requires_grad)
+        return made.requires_grad_(self.requires_grad)
 
     @property
     def nbytes(self) -> int:
