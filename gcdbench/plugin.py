@@ -17,7 +17,7 @@ from gcdbench.nn.heads import (
     Prototypes,
     unit_rows_,
 )
-from gcdbench.nn.memory import Ring
+from gcdbench.nn.memory import Ring, last_of_same
 from gcdbench.ops.distance_losses import (
     contrast_by_score,
     euclidean_distances,
@@ -150,6 +150,7 @@ __all__ = [
     "info_nce",
     "js_mutual_information",
     "k_nearest",
+    "last_of_same",
     "log_prob_of_others",
     "margin_cross_entropy",
     "mean_entropy_deficit",

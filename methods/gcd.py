@@ -63,10 +63,10 @@ class GCD(Method):
         c, labels = self.config, batch.per_view(batch.labels)
         features = self.encode(batch).cls
         z = self.project(features)
-        labelled = labels >= 0
+        rows = batch.in_views(batch.labelled_rows)
 
         contrast = info_nce(z, temperature=c.contrast_temp)
-        sup_contrast = sup_con(z[labelled], labels[labelled], temperature=c.sup_contrast_temp)
+        sup_contrast = sup_con(z[rows], labels[rows], temperature=c.sup_contrast_temp)
 
         w = c.sup_weight
         terms = {"contrast": (1 - w) * contrast, "sup_contrast": w * sup_contrast}

@@ -125,6 +125,7 @@ class HiLo(Method):
                 z,
                 cosines,
                 batch.per_view(batch.labels),
+                labelled=batch.in_views(batch.labelled_rows),
                 targets=None if batch.targets is None else batch.per_view(batch.targets),
                 entropy_weight=c.entropy_weight,
                 **self._shared(),
@@ -153,6 +154,7 @@ class HiLo(Method):
             z,
             cosines,
             batch.per_view(known),
+            labelled=batch.in_views(batch.labelled_rows),
             entropy_weight=c.domain_entropy_weight,
             **self._shared(),
         )
@@ -167,29 +169,31 @@ class HiLo(Method):
     def clusters(self, z: Tensor, batch: Batch, clock: Clock) -> Tensor:
         """Return the cluster (B,) of every unlabelled image, UNLABELLED for labelled ones.
 
-        Cluster 0 is that of the labelled images; without any, clusters have no fixed order.
+        Cluster 0 is that of the labelled images; without any, clusters have no fixed order. They
+        are computed on the CPU: a hundred tiny steps are faster there than launches on a GPU.
         """
         c, hidden = self.config, torch.full_like(batch.labels, UNLABELLED)
-        order = batch.order if c.align_clusters else torch.arange(len(batch), device=z.device)
-        labelled = batch.labelled[order]
+        order = batch.cpu_order if c.align_clusters else torch.arange(len(batch))
+        labelled = batch.cpu_labelled[order]
         if labelled.all() or not labelled.any():
             return hidden
+        rows = z[batch.here(order)].cpu()
         found = semi_supervised_kmeans(
-            z[order][~labelled],
-            z[order][labelled],
+            rows[~labelled],
+            rows[labelled],
             torch.zeros(int(labelled.sum())),
             c.num_domains,
             seed=clock.generator("domains").initial_seed() % 2**32,
             n_init=c.kmeans_init,
             max_iter=c.kmeans_iter,
             tol=c.kmeans_tol,
-            device="cpu",  # a hundred tiny steps: faster than kernel launches on a GPU
         )
         if c.align_clusters:
-            return hidden.index_copy(0, order[~labelled], found.labels.to(z.device))
-        # The clusters are ordered labelled images first, but are used as if in the batch's order.
-        rows = torch.cat([found.labelled_labels, found.labels]).to(z.device)
-        return rows.masked_fill(labelled, UNLABELLED)
+            unlabelled, clusters = batch.here(order[~labelled]), batch.here(found.labels)
+            return hidden.index_copy(0, unlabelled, clusters)
+        # The clusters come with labelled images first, but are read as if in the batch's order.
+        clusters = torch.cat([found.labelled_labels, found.labels])
+        return batch.here(clusters.masked_fill(labelled, UNLABELLED))
 
     def information(self, z: Tensor, domain_z: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss by which the projections become independent, and what to watch.

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from gcdbench.plugin import (
-    UNLABELLED,
     Backbone,
     Batch,
     Clock,
@@ -68,6 +67,7 @@ class NCDD(Method):
             z,
             c.temperature * logits,
             labels,
+            labelled=batch.in_views(batch.labelled_rows),
             targets=None if batch.targets is None else batch.per_view(batch.targets),
             sup_weight=c.sup_weight,
             student_temp=c.temperature,
@@ -75,7 +75,7 @@ class NCDD(Method):
             sup_contrast_temp=c.sup_contrast_temp,
         )
         del terms["entropy"]  # here it is a part of the information, of unlabelled images alone
-        unlabelled = logits[labels == UNLABELLED]
+        unlabelled = logits[batch.in_views(batch.unlabelled_rows)]
         weight = (1 - c.sup_weight) * c.information_weight
         terms["certainty"] = weight * mean_entropy(unlabelled)
         terms["spread"] = (

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from gcdbench.plugin import (
-    UNLABELLED,
     Backbone,
     Batch,
     Clock,
@@ -88,14 +87,15 @@ class ORCA(Method):
         logits = self.classify(features)
         first, second = logits.chunk(2)
         partners = self._partners(features[: len(batch)].detach(), batch, clock)
-        sure = confidence(first.detach()[batch.labels == UNLABELLED])
-        self.confidence += torch.stack([sure.sum(), sure.new_tensor(len(sure))])
+        sure = confidence(first.detach()[batch.unlabelled_rows])
+        self.confidence += torch.stack([sure.sum(), sure.new_full((), len(sure))])
 
         margin = margin_cross_entropy(
             first,
             batch.labels,
             uncertainty=self.uncertainty,
             targets=batch.targets,
+            rows=batch.labelled_rows,
             scale=c.scale,
             largest=c.largest_margin,
         )

@@ -76,7 +76,10 @@ class RankStats(Method):
 
         terms = {
             "classify": cross_entropy_on(
-                logits[: len(batch), scope], batch.labels, targets=targets
+                logits[: len(batch), scope],
+                batch.labels,
+                targets=targets,
+                rows=batch.labelled_rows,
             ),
             "pairs": pairwise_cross_entropy(q, p, same),
             "consistency": ramp * F.mse_loss(p, q),

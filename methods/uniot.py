@@ -132,7 +132,7 @@ class UniOT(Method):
         c = self.config
         features = self.encode(batch).cls
         n, labels, ids = self.embed(features), *map(batch.per_view, (batch.labels, batch.index))
-        rows = target_rows(labels, ids)
+        rows = batch.here(target_rows(*map(batch.per_view, batch.on_cpu)))
         target, generator = n[rows], clock.generator("queue")
 
         soft = None if batch.targets is None else batch.per_view(batch.targets)
@@ -206,7 +206,7 @@ class UniOT(Method):
     def after_step(self, batch: Batch, step: Step, clock: Clock) -> None:
         self.known.normalise_()
         self.clusters.normalise_()
-        rows = target_rows(batch.labels, batch.index)
+        rows = batch.here(target_rows(*batch.on_cpu))
         assert step.embeddings is not None
         self.queue.push(step.embeddings[rows], batch.index[rows])
 

@@ -114,15 +114,22 @@ class UNO(Method):
         targets = balanced_targets(
             torch.cat([past, logits.detach()], dim=2),
             F.pad(batch.labels, (past.shape[2], 0), value=UNLABELLED),
+            rows=self._hidden_rows(past.shape[2], batch),
             first_class=0 if c.assign_to == "all" else self.task.num_old,
             epsilon=c.epsilon,
             iterations=c.iterations,
         )[:, :, past.shape[2] :]
         if batch.targets is not None:
             old = slice(self.task.num_old)
-            targets[:, :, batch.labelled, old] = batch.targets[batch.labelled, old]
+            rows = batch.labelled_rows
+            targets[:, :, rows, old] = batch.targets[rows, old]
         losses = soft_cross_entropy(logits, targets.flip(0), temperature=c.temperature)
         return logits, losses.mean((0, 2))
+
+    def _hidden_rows(self, past: int, batch: Batch) -> Tensor:
+        """Return the rows without a label, of those remembered and of the batch behind them."""
+        hidden = (~batch.cpu_labelled).nonzero().squeeze(1)
+        return batch.here(torch.cat([torch.arange(past), past + hidden]))
 
     def _score(self, head: MultiHeadPrototypes, features: Tensor) -> Tensor:
         """Return the cosines (H, n, old + new) of the features of one view, for every head."""
@@ -144,7 +151,7 @@ class UNO(Method):
         for head in (self.known, self.cluster, self.over):
             head.normalise_()
         if self.queue is not None:
-            hidden = ~batch.labelled
+            hidden = batch.unlabelled_rows
             self.queue.push(step.features[: len(batch)][hidden], batch.index[hidden])
         if (clock.step + 1) % clock.steps_per_epoch == 0:
             self.best_head.copy_(self.head_losses.argmin(0, keepdim=True))

@@ -32,7 +32,8 @@ class TrainConfig:
     sampling: Literal["balanced", "natural"] = "balanced"  # half labelled, as in GCD and SimGCD
     draws_per_epoch: int | None = None  # images drawn per epoch; as many as the pool has by default
     view_bank: int = 0  # pre-drawn views per image, kept as frozen features; 0: fresh ones
-    amp: bool = True  # mixed precision on CUDA; never on CPU
+    # of matrix products on CUDA; auto is float16. A CPU always computes in float32
+    precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
     eval_tokens: Literal["float32", "float16"] = "float32"  # frozen features in evaluation
     eval_every: int = 0  # epochs between evaluations for the learning curve; 0: the last one only
 

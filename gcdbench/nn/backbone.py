@@ -8,6 +8,7 @@ patch tokens are needed. Both shortcuts give the same numbers as the plain forwa
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -54,7 +55,8 @@ class Trace:
 
     def to(self, device: torch.device) -> Trace:
         """Move to a device."""
-        return Trace(self.patches.to(device), self.maps.to(device))
+        parts = (part.to(device, non_blocking=True) for part in (self.patches, self.maps))
+        return Trace(*parts)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Tokens:
 
     def to(self, device: torch.device) -> Tokens:
         """Move to a device."""
-        taps = {block: cls.to(device) for block, cls in self.taps.items()}
+        taps = {block: cls.to(device, non_blocking=True) for block, cls in self.taps.items()}
         trace = None if self.trace is None else self.trace.to(device)
         return Tokens(self.x.to(device, non_blocking=True), taps, trace)
 
@@ -132,6 +134,7 @@ class Backbone(nn.Module):
         self._hooks: Sequence[TokenHook] = ()
         self._cls_hook: Callable[[Tensor], Tensor] | None = None
         self._recording: Recording | None = None
+        self._cast: tuple[object, list[nn.Module]] = (None, [])
         self.group: ProcessGroup = SingleProcess()
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
@@ -194,12 +197,26 @@ class Backbone(nn.Module):
         with torch.set_grad_enabled(patches.requires_grad and torch.is_grad_enabled()):
             x = self._embedded(self._apply_hooks(patches, 0))
             found: dict[int, Tensor] = {}
-            for number, block in enumerate(self.vit.blocks[: self.num_frozen], start=1):
+            for number, block in enumerate(self._frozen_blocks(), start=1):
                 self._record(block, x)
                 x = self._apply_hooks(block(x), number)
                 if number in tapped:
                     found[number] = self.vit.norm(x[:, 0])
         return Tokens(x, found)
+
+    def _frozen_blocks(self) -> Sequence[nn.Module]:
+        """Return the frozen blocks; on CUDA under autocast copies whose weights are cast already.
+
+        Autocast would cast weights that are not trained again in every forward pass.
+        """
+        blocks = list(self.vit.blocks[: self.num_frozen])
+        device = self.mean.device
+        if device.type != "cuda" or not torch.is_autocast_enabled("cuda"):
+            return blocks
+        dtype = torch.get_autocast_dtype("cuda")
+        if self._cast[0] != (device, dtype):
+            self._cast = (device, dtype), [_with_cast_weights(block, dtype) for block in blocks]
+        return self._cast[1]
 
     def _at_a_time(self, patches: Tensor) -> int:
         """Return how many rows the trunk computes at once: on a CPU as many as fit its cache."""
@@ -286,6 +303,15 @@ class Backbone(nn.Module):
         for hook in self._hooks:
             x = hook(x, number)
         return x
+
+
+def _with_cast_weights(block: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Return a copy of a block with the weights of its linear layers in another type."""
+    made = copy.deepcopy(block)
+    for module in made.modules():
+        if isinstance(module, nn.Linear):
+            module.to(dtype)
+    return made
 
 
 def cls_only(block: Any, x: Tensor) -> Tensor:

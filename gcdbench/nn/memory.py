@@ -6,6 +6,19 @@ import torch
 from torch import Tensor, nn
 
 
+def last_of_same(ids: Tensor) -> Tensor:
+    """Return for every row (n,) the last one of the same id.
+
+    ``memory[ids] = values`` is undefined on CUDA where an id comes twice; with
+    ``values[last_of_same(ids)]`` the last value stays, as on a CPU.
+
+    >>> last_of_same(torch.tensor([7, 8, 7])).tolist()
+    [2, 1, 2]
+    """
+    rows = torch.arange(len(ids), device=ids.device)
+    return torch.where(ids[:, None] == ids, rows, -1).amax(1) if len(ids) else rows
+
+
 class Ring(nn.Module):
     """Ring buffer of the last rows pushed, each with the id of its image.
 

@@ -133,6 +133,7 @@ def cross_entropy_on(
     mask: Tensor | None = None,
     *,
     targets: Tensor | None = None,
+    rows: Tensor | None = None,
     temperature: float = 1.0,
 ) -> Tensor:
     """Return the mean cross-entropy over the rows in `mask` whose label is not hidden.
@@ -142,11 +143,13 @@ def cross_entropy_on(
         labels: (n,), UNLABELLED where hidden.
         mask: (n,) bool, all rows if None.
         targets: (n, K) distributions to learn in place of the labels, where these are not hidden.
+        rows: those whose label is not hidden and in `mask`, if the caller knows them; with targets
+            they are found here otherwise, for which a GPU is waited for.
         temperature: of the posterior.
     """
     known = labels if mask is None else labels.where(mask, UNLABELLED)
     if targets is not None:
-        rows = known != UNLABELLED
+        rows = (known != UNLABELLED).nonzero().squeeze(1) if rows is None else rows
         return mean_or_zero(
             soft_cross_entropy(logits[rows], targets[rows], temperature=temperature)
         )
@@ -176,6 +179,7 @@ def parametric_terms(
     cosines: Tensor,
     labels: Tensor,
     *,
+    labelled: Tensor | None = None,
     targets: Tensor | None = None,
     sup_weight: float = 0.35,
     entropy_weight: float = 2.0,
@@ -192,6 +196,7 @@ def parametric_terms(
         z: (2B, e) projections, view-major.
         cosines: (2B, K) of the classifier.
         labels: (2B,), UNLABELLED where hidden.
+        labelled: rows whose label is visible; found here if None, for which a GPU is waited for.
         targets: (2B, K) distributions to learn in place of the labels, on labelled rows.
         sup_weight: of the terms that need labels; the others have the rest.
         entropy_weight: of the mean-entropy term, within its share.
@@ -199,11 +204,13 @@ def parametric_terms(
         contrast_temp: of InfoNCE.
         sup_contrast_temp: of SupCon.
     """
-    labelled = labels != UNLABELLED
-    classify = cross_entropy_on(cosines, labels, targets=targets, temperature=student_temp)
+    rows = (labels != UNLABELLED).nonzero().squeeze(1) if labelled is None else labelled
+    classify = cross_entropy_on(
+        cosines, labels, targets=targets, rows=rows, temperature=student_temp
+    )
     spread = mean_entropy_deficit(cosines, temperature=student_temp)
     contrast = info_nce(z, temperature=contrast_temp)
-    sup_contrast = sup_con(z[labelled], labels[labelled], temperature=sup_contrast_temp)
+    sup_contrast = sup_con(z[rows], labels[rows], temperature=sup_contrast_temp)
     return {
         "entropy": (1 - sup_weight) * entropy_weight * spread,
         "classify": sup_weight * classify,

@@ -50,6 +50,7 @@ def margin_cross_entropy(
     *,
     uncertainty: float | Tensor,
     targets: Tensor | None = None,
+    rows: Tensor | None = None,
     scale: float = 10.0,
     largest: float = 0.5,
 ) -> Tensor:
@@ -63,12 +64,13 @@ def margin_cross_entropy(
         labels: (n,), UNLABELLED where hidden.
         uncertainty: 1 - mean confidence on the unlabelled images; the margin between cosines.
         targets: (n, K) distributions to learn in place of the labels; they get the same margin.
+        rows: those whose label is not hidden, see `cross_entropy_on`.
         scale: of the logits.
         largest: upper limit of the margin.
     """
     margin = scale * torch.as_tensor(uncertainty, device=logits.device).clamp(max=largest)
     start = F.one_hot(labels.clamp(min=0), logits.shape[1]) if targets is None else targets
-    return cross_entropy_on(logits + margin * start, labels, targets=targets)
+    return cross_entropy_on(logits + margin * start, labels, targets=targets, rows=rows)
 
 
 @torch.no_grad()

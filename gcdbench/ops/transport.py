@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -38,6 +39,7 @@ def balanced_targets(
     logits: Tensor,
     labels: Tensor,
     *,
+    rows: Tensor | None = None,
     first_class: int = 0,
     epsilon: float = 0.05,
     iterations: int = 3,
@@ -47,12 +49,13 @@ def balanced_targets(
     Args:
         logits: (..., n, K) bare cosines.
         labels: (n,), UNLABELLED where hidden.
-        first_class: unlabelled rows are assigned to the classes from this one on: 0 for all
-            classes, the number of known classes for new ones only.
+        rows: where they are hidden; found here if None, for which a GPU is waited for.
+        first_class: unlabelled rows are assigned to the classes from this one on: 0 lets them fall
+            on all classes, the number of known classes on new ones only.
         epsilon: see `sinkhorn`.
         iterations: see `sinkhorn`.
     """
-    hidden = labels == UNLABELLED
+    hidden = (labels == UNLABELLED).nonzero().squeeze(1) if rows is None else rows
     one_hot = F.one_hot(labels.clamp(min=0), logits.shape[-1]).to(logits.dtype)
     targets = one_hot.expand(logits.shape).clone()
     q = sinkhorn(logits[..., hidden, first_class:], epsilon=epsilon, iterations=iterations)
@@ -75,6 +78,9 @@ def unbalanced_transport(
 
     Minimises <plan, -similarity> with entropic regularisation and a KL penalty on both marginals,
     in float64: the kernel spans more than float32's range.
+
+    On CUDA, where every look at the change makes the host wait, the rule "relative" is replaced by
+    a fixed number of over-relaxed sweeps, after which the plan is nearer than the tolerance.
 
     Args:
         similarity: (n, C) cosines.
@@ -102,6 +108,10 @@ def unbalanced_transport(
         kernel.new_full((classes,), 1 / classes) if class_mass is None else class_mass.double()
     )
     exponent = penalty / (penalty + epsilon)
+    if similarity.is_cuda and stop == "relative" and max_sweeps is None:
+        u, v = _over_relaxed(kernel, columns, exponent, tolerance)
+        plan = u[:, None] * kernel * v
+        return plan / plan.sum()
     look_every, limit, change = _STOP_RULES[stop]
     u, v = kernel.new_full((n,), 1 / n), kernel.new_full((classes,), 1 / classes)
     for sweep in range(1, (max_sweeps or limit) + 1):
@@ -112,6 +122,32 @@ def unbalanced_transport(
             break
     plan = u[:, None] * kernel * v
     return plan / plan.sum()
+
+
+def _over_relaxed(
+    kernel: Tensor, columns: Tensor, exponent: float, tolerance: float
+) -> tuple[Tensor, Tensor]:
+    """Return the scalings after a number of sweeps that the tolerance decides.
+
+    Each sweep goes 1.7 times as far as a plain one (Lehmann et al., 2021, for the balanced case),
+    but for the first three, which bring the scalings near enough. The plan then gains about a
+    decimal place in seven sweeps, a plain one in fifty.
+    """
+    n, classes = kernel.shape
+    by_rows, by_columns = kernel * n, kernel / columns
+    u, v = kernel.new_full((n,), 1 / n), kernel.new_full((classes,), 1 / classes)
+    for _ in range(_PLAIN_SWEEPS):
+        u = (by_rows @ v) ** -exponent
+        v = (u @ by_columns) ** -exponent
+    sweeps = _SWEEPS + 7 * max(math.ceil(math.log10(1e-4 / tolerance)), 0)
+    power, own = -exponent * _RELAXATION, 1 - _RELAXATION
+    for _ in range(sweeps - _PLAIN_SWEEPS):
+        u = u**own * (by_rows @ v) ** power
+        v = v**own * (u @ by_columns) ** power
+    return u, v
+
+
+_PLAIN_SWEEPS, _SWEEPS, _RELAXATION = 3, 33, 1.7
 
 
 def _relative_change(u: Tensor, v: Tensor, u_before: Tensor, v_before: Tensor) -> Tensor:

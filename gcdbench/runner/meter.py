@@ -27,6 +27,7 @@ class Meter:
         self._energy_start = self._energy() if self._energy else 0.0
         self._event: Any = None
         if device.type == "cuda":
+            torch.cuda.init()  # before the first use there are no statistics to reset
             torch.cuda.reset_peak_memory_stats(device)
             self._event = self._mark()
 

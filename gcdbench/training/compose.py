@@ -92,8 +92,9 @@ class Composed(nn.Module):
         if self.auxiliary is not None:
             logits = self.classify(step.features)
             soft = None if batch.targets is None else batch.per_view(batch.targets)
+            rows = batch.in_views(batch.labelled_rows)
             terms["auxiliary"] = cross_entropy_on(
-                logits, batch.per_view(batch.labels), targets=soft
+                logits, batch.per_view(batch.labels), targets=soft, rows=rows
             )
             step = replace(step, logits=logits)
         for name, technique in self.techniques.items():

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -70,13 +71,28 @@ class Clock:
 
 
 @dataclass(frozen=True)
+class HostCopy:
+    """Labels and places of a batch on the CPU, and the tensors elsewhere that equal them."""
+
+    labels: Tensor
+    index: Tensor
+    copies: tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
 class Batch:
-    """Images of one step: V views of B images, stacked view-major."""
+    """Images of one step: V views of B images, view-major wherever they are stacked.
+
+    Which rows are labelled and how many decides shapes, and shapes must be known to the CPU. Asking
+    a GPU for them makes the CPU wait for all work so far, so a batch keeps a copy of its labels and
+    places where it came from: ``order``, ``labelled_rows`` and ``unlabelled_rows`` are free.
+    """
 
     views: Tensor | Patches | Tokens  # (V, B, 3, H, W) in [0, 1], or V*B precomputed views
     labels: Tensor  # (B,), UNLABELLED where hidden
     index: Tensor  # (B,), position in the training pool
     targets: Tensor | None = None  # (B, K) soft labels of labelled rows that were mixed
+    host: HostCopy | None = None  # kept by ``to``
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -96,10 +112,46 @@ class Batch:
         """Number of views of every image."""
         return len(self.images) // max(len(self), 1)
 
+    @cached_property
+    def on_cpu(self) -> tuple[Tensor, Tensor]:
+        """Labels and places (B,) on the CPU."""
+        host = self.host
+        if host is not None and host.copies[0] is self.labels and host.copies[1] is self.index:
+            return host.labels, host.index
+        return self.labels.cpu(), self.index.cpu()
+
+    @cached_property
+    def cpu_order(self) -> Tensor:
+        """Rows (B,) by their place in the pool, on the CPU."""
+        return self.on_cpu[1].argsort(stable=True)
+
     @property
+    def cpu_labelled(self) -> Tensor:
+        """Mask (B,) of the rows whose label is visible, on the CPU."""
+        return self.on_cpu[0] != UNLABELLED
+
+    def here(self, rows: Tensor) -> Tensor:
+        """Move what was computed on the CPU to where the batch is, without waiting for it."""
+        return rows.to(self.labels.device, non_blocking=True)
+
+    @cached_property
     def order(self) -> Tensor:
-        """Rows (B,) sorted by pool position: draws in this order ignore the batch's order."""
-        return self.index.argsort(stable=True)
+        """Rows (B,) by their place in the pool: draws along it ignore the order of the batch."""
+        return self.here(self.cpu_order)
+
+    @cached_property
+    def labelled_rows(self) -> Tensor:
+        """Rows whose label is visible; ``x[labelled_rows]`` equals ``x[labelled]``."""
+        return self.here(self.cpu_labelled.nonzero().squeeze(1))
+
+    @cached_property
+    def unlabelled_rows(self) -> Tensor:
+        """Rows whose label is hidden."""
+        return self.here((~self.cpu_labelled).nonzero().squeeze(1))
+
+    def in_views(self, rows: Tensor) -> Tensor:
+        """Return the rows of the stack of all views that belong to some rows of the batch."""
+        return torch.cat([rows + view * len(self) for view in range(self.num_views)])
 
     def per_view(self, rows: Tensor) -> Tensor:
         """Repeat a per-image tensor (B, ...) for every view: (V*B, ...)."""
@@ -111,30 +163,33 @@ class Batch:
         """Return the batch of mixed images: ``share`` (B,) of each row, the rest of its partner.
 
         Labelled rows get soft targets; label and index are those of the image with the larger
-        share.
+        share. Partners and shares on the CPU need not be waited for.
         """
-        own = share >= 0.5
+        own, others = share.cpu() >= 0.5, partners.cpu()
+        labels, index = (torch.where(own, ids, ids[others]) for ids in self.on_cpu)
+        share, partners = self.here(share), self.here(partners)
         one_hot = F.one_hot(self.labels.clamp(min=0), num_classes).to(share.dtype)
         targets = one_hot if self.targets is None else self.targets
-        return replace(
+        mixed = replace(
             self,
             views=torch.stack(list(views)),
-            labels=torch.where(own, self.labels, self.labels[partners]),
-            index=torch.where(own, self.index, self.index[partners]),
+            labels=self.here(labels),
+            index=self.here(index),
             targets=share[:, None] * targets + (1 - share)[:, None] * targets[partners],
         )
+        return replace(mixed, host=HostCopy(labels, index, (mixed.labels, mixed.index)))
 
     def to(self, device: torch.device) -> Batch:
-        """Move to a device and convert bytes to numbers between 0 and 1."""
-        views = self.views.to(device)
+        """Move to a device, turning stored bytes into numbers between 0 and 1."""
+        if isinstance(self.views, Tensor):
+            views: Tensor | Patches | Tokens = self.views.to(device, non_blocking=True)
+        else:
+            views = self.views.to(device)
         if isinstance(views, Tensor) and views.dtype == torch.uint8:
             views = views.float().div_(255)
-        return replace(
-            self,
-            views=views,
-            labels=self.labels.to(device, non_blocking=True),
-            index=self.index.to(device, non_blocking=True),
-        )
+        labels, index = (ids.to(device, non_blocking=True) for ids in (self.labels, self.index))
+        host = HostCopy(*self.on_cpu, (labels, index))
+        return replace(self, views=views, labels=labels, index=index, host=host)
 
 
 @dataclass(frozen=True)

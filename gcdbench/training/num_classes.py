@@ -93,7 +93,7 @@ def estimate_k(
         device: where to cluster; that of ``features`` if None.
     """
     rows = torch.as_tensor(features, device=device).float()
-    classes = torch.as_tensor(labels)
+    classes = torch.as_tensor(labels).cpu()  # where accuracies are counted
     if classes.shape != rows.shape[:1]:
         raise ValueError(f"{len(rows)} features do not go with labels {tuple(classes.shape)}")
     known = classes >= 0
@@ -106,7 +106,7 @@ def estimate_k(
             rows, None, None, k, seed=seed, n_init=n_init, max_iter=max_iter, init=init
         )
         preds = found.labels.cpu()[known]
-        return accuracies(preds=preds, labels=classes[known].cpu(), num_old=0).all
+        return accuracies(preds=preds, labels=classes[known], num_old=0).all
 
     low = len(classes[known].unique()) if low is None else low
     curve = Curve(accuracy)

@@ -80,7 +80,15 @@ def make_optimizer(model: Composed, config: TrainConfig) -> torch.optim.SGD:
         for members, decay in ((decayed, config.weight_decay), (flat, 0.0)):
             if members:
                 groups.append({"params": members, "weight_decay": decay, "scale": scale})
-    return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+    fused = any(p.is_cuda for p in model.parameters())  # one launch, and no wait for the scaler
+    return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, fused=fused or None)
+
+
+def mixed_precision(config: TrainConfig, device: torch.device) -> torch.dtype | None:
+    """Return the type of matrix products under autocast; None without it."""
+    if device.type != "cuda" or config.precision == "float32":
+        return None
+    return torch.bfloat16 if config.precision == "bfloat16" else torch.float16
 
 
 def trained_state(model: nn.Module) -> dict[str, Tensor]:
@@ -168,8 +176,10 @@ class _Loop:
 
     def __post_init__(self) -> None:
         self.optimizer = make_optimizer(self.model, self.config)
-        mixed = self.config.amp and self.device.type == "cuda"
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=mixed)
+        self.mixed = mixed_precision(self.config, self.device)
+        # bfloat16 has the range of float32 and needs no scaling
+        scaled = self.mixed is torch.float16
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=scaled)
 
     def set_learning_rate(self, epoch: int) -> float:
         """Set the rate of an epoch in all groups and return it."""
@@ -180,7 +190,7 @@ class _Loop:
 
     def step(self, batch: Batch, clock: Clock) -> None:
         """Make one step."""
-        with torch.autocast(self.device.type, enabled=self.scaler.is_enabled()):
+        with torch.autocast(self.device.type, self.mixed, enabled=self.mixed is not None):
             step = self.model.step(batch, clock)
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(step.loss).backward()
@@ -226,8 +236,12 @@ class _Loop:
         if set(trained_state(self.model)) != set(snapshot["model"]):
             raise ValueError("the checkpoint holds other parameters than the model")
         self.model.load_state_dict(snapshot["model"], strict=False)
+        fused = [group["fused"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(snapshot["optimizer"])
-        self.scaler.load_state_dict(snapshot["scaler"])
+        for group, own in zip(self.optimizer.param_groups, fused, strict=True):
+            group["fused"] = own  # the checkpoint may come from another device
+        if snapshot["scaler"]:  # empty if the run began without scaling, as on a CPU
+            self.scaler.load_state_dict(snapshot["scaler"])
         self.epoch, self.weights = int(snapshot["epoch"]), snapshot["weights"]
         rows = snapshot["history"].to(self.device)
         self.history = [dict(zip(snapshot["terms"], row, strict=True)) for row in rows]

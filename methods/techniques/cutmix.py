@@ -34,17 +34,17 @@ class CutMix(Technique):
 
     def mix(self, batch: Batch, clock: Clock) -> Batch:
         assert isinstance(batch.views, Tensor)
-        generator, order, n = clock.generator("cutmix"), batch.order, len(batch)
+        generator, order, n = clock.generator("cutmix"), batch.cpu_order, len(batch)
         draws = n if self.config.share == "image" else 1
         height, width = batch.views.shape[-2:]
         c = self.config.concentration
         partners, rank = order.clone(), order.argsort()
-        partners[order] = order[partners_within(batch.labelled[order], generator=generator)]
-        share = draw_beta(c, c, draws, generator=generator, device=order.device).expand(n)[rank]
-        centre = draw_uniform(2, draws, generator=generator, device=order.device)
-        centre = centre.expand(2, n)[:, rank]
+        partners[order] = order[partners_within(batch.cpu_labelled[order], generator=generator)]
+        share = draw_beta(c, c, draws, generator=generator).expand(n)[rank]
+        centre = draw_uniform(2, draws, generator=generator).expand(2, n)[:, rank]
         boxes, share = cutmix_boxes(
             share, centre[0] * height, centre[1] * width, height=height, width=width
         )
-        views = [cutmix(view, partners, boxes) for view in batch.views]
+        here = batch.here(partners), batch.here(boxes)
+        views = [cutmix(view, *here) for view in batch.views]
         return batch.blended(views, partners, share, self.task.num_classes)

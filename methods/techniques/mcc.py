@@ -26,7 +26,7 @@ class MCC(Technique):
 
     def terms(self, model: Model, batch: Batch, step: Step, clock: Clock) -> dict[str, Tensor]:
         assert step.logits is not None
-        c, hidden = self.config, ~batch.per_view(batch.labelled)
+        c, hidden = self.config, batch.in_views(batch.unlabelled_rows)
         logits = c.scale * step.logits[hidden]
         confusion = minimum_class_confusion(logits, temperature=c.temperature)
         return {"confusion": c.weight * confusion}

@@ -46,13 +46,14 @@ class MixStyle(Technique):
         c, generator = self.config, clock.generator(f"mixstyle {block}")
         if block not in c.blocks or draw_uniform(1, generator=generator) >= c.probability:
             return x
-        partners, share = style_partners(
-            batch.labelled,
-            batch.order,
+        drawn = style_partners(
+            batch.cpu_labelled,
+            batch.cpu_order,
             across=c.across,
             concentration=c.concentration,
             generator=generator,
         )
+        partners, share = map(batch.here, drawn)
         prefix, patches = x[:, : self.prefix], x[:, self.prefix :]
         views = [mixstyle(view, partners, share) for view in patches.split(len(batch))]
         return torch.cat([prefix, torch.cat(views)], dim=1)

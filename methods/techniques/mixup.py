@@ -25,10 +25,11 @@ class Mixup(Technique):
 
     def mix(self, batch: Batch, clock: Clock) -> Batch:
         assert isinstance(batch.views, Tensor)
-        generator, order = clock.generator("mixup"), batch.order
+        generator, order = clock.generator("mixup"), batch.cpu_order
         partners, share = order.clone(), order.float()
-        partners[order] = order[partners_within(batch.labelled[order], generator=generator)]
+        partners[order] = order[partners_within(batch.cpu_labelled[order], generator=generator)]
         c, draws = self.config.concentration, len(batch) if self.config.share == "image" else 1
-        share[order] = draw_beta(c, c, draws, generator=generator, device=order.device)
-        views = [mixup(view, partners, share) for view in batch.views]
+        share[order] = draw_beta(c, c, draws, generator=generator)
+        here = batch.here(partners), batch.here(share)
+        views = [mixup(view, *here) for view in batch.views]
         return batch.blended(views, partners, share, self.task.num_classes)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from gcdbench.plugin import (
@@ -37,11 +36,9 @@ class NWD(Technique):
 
     def terms(self, model: Model, batch: Batch, step: Step, clock: Clock) -> dict[str, Tensor]:
         c, generator = self.config, clock.generator("nwd")
-        pairs = image_pairs(batch.labelled[batch.order], generator=generator)
-        source, target = (
-            torch.cat([batch.order[rows] + v * len(batch) for v in range(batch.num_views)])
-            for rows in pairs
-        )
+        order = batch.cpu_order
+        pairs = image_pairs(batch.cpu_labelled[order], generator=generator)
+        source, target = (batch.here(batch.in_views(order[rows])) for rows in pairs)
         strength = warm_start(clock.step, length=c.warmup)
         posteriors = model.classify(reverse_gradient(step.features, strength)).softmax(1)
         discrepancy = nuclear_discrepancy(posteriors[source], posteriors[target])

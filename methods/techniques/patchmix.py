@@ -128,11 +128,12 @@ class PatchMix(Technique):
         """Return the rows of the view-major stack to mix and the shares (2m, p) of the former."""
         generator = clock.generator("patchmix")
         if self.config.pairing == "images":
-            pairs = image_pairs(batch.labelled[batch.order], generator=generator)
-            images = [batch.order[rows] for rows in pairs]
+            order = batch.cpu_order
+            pairs = image_pairs(batch.cpu_labelled[order], generator=generator)
+            images = [batch.here(order[rows]) for rows in pairs]
             source, target = (torch.cat([rows, rows + len(batch)]) for rows in images)
         else:
-            source, target = stacked_pairs(batch.labelled)
+            source, target = map(batch.here, stacked_pairs(batch.cpu_labelled))
         a, b = F.softplus(self.raw_shape)
         shape = (len(source) // 2, patches)
         beta = draw_beta(a, b, *shape, generator=generator, device=source.device)

@@ -31,6 +31,7 @@ from gcdbench.plugin import (
     attention_share,
     draw_beta,
     image_pairs,
+    last_of_same,
     mean_or_zero,
     mixed_feature_loss,
     mixed_label_loss,
@@ -75,8 +76,9 @@ class PMTrans(Technique):
 
     def terms(self, model: Model, batch: Batch, step: Step, clock: Clock) -> dict[str, Tensor]:
         generator = clock.generator("pmtrans")
-        pairs = image_pairs(batch.labelled[batch.order], generator=generator)
-        source, target = (batch.order[rows] for rows in pairs)
+        order = batch.cpu_order
+        pairs = image_pairs(batch.cpu_labelled[order], generator=generator)
+        source, target = (batch.here(order[rows]) for rows in pairs)
         a, b = F.softplus(self.raw_shape)
         if not len(source):
             return {"features": 0 * (a + b) * mean_or_zero(step.features[:0])}
@@ -124,10 +126,12 @@ class PMTrans(Technique):
     def after_step(self, model: Model, batch: Batch, step: Step, clock: Clock) -> None:
         """Store the features of the step's unlabelled images, first views."""
         assert step.logits is not None
-        hidden = ~batch.labelled
+        hidden = batch.unlabelled_rows
         rows = self.place[batch.index[hidden]]
         squared = step.logits[: len(batch)][hidden].float().softmax(1).square()
         share = squared / squared.sum(0).clamp(min=torch.finfo(squared.dtype).tiny)
-        self.features_seen[rows] = F.normalize(step.features[: len(batch)][hidden].float(), dim=1)
-        self.classes_seen[rows] = share
+        features = F.normalize(step.features[: len(batch)][hidden].float(), dim=1)
+        last = last_of_same(rows)  # an image may be drawn twice
+        self.features_seen[rows] = features[last]
+        self.classes_seen[rows] = share[last]
         self.seen[rows] = True

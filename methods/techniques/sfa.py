@@ -33,8 +33,8 @@ class SFA(Technique):
     def features(self, features: Tensor, batch: Batch, clock: Clock) -> Tensor:
         c, generator = self.config, clock.generator("sfa")
         shape = (2, batch.num_views, len(batch), features.shape[1])
-        noise = torch.randn(shape, generator=generator)[:, :, batch.order.argsort().cpu()]
-        scale, shift = noise.flatten(1, 2).to(features)
+        noise = torch.randn(shape, generator=generator)[:, :, batch.cpu_order.argsort()]
+        scale, shift = batch.here(noise.flatten(1, 2)).to(features.dtype)
         return (1 + c.scale_noise * scale) * features + c.shift_noise * self.deviation * shift
 
     def after_step(self, model: Model, batch: Batch, step: Step, clock: Clock) -> None:

@@ -22,6 +22,7 @@ from gcdbench.plugin import (
     Step,
     Task,
     Technique,
+    last_of_same,
     soft_cross_entropy,
 )
 
@@ -56,4 +57,5 @@ class SPL(Technique):
     def after_step(self, model: Model, batch: Batch, step: Step, clock: Clock) -> None:
         assert step.logits is not None
         first, second = step.logits.detach()[: 2 * len(batch)].chunk(2)
-        self.losses[batch.index] = soft_cross_entropy(second, first.softmax(1)).to(self.losses)
+        losses = soft_cross_entropy(second, first.softmax(1)).to(self.losses)
+        self.losses[batch.index] = losses[last_of_same(batch.index)]

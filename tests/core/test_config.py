@@ -102,8 +102,8 @@ def test_a_wrong_key_or_type_is_refused_with_its_place(values, sentence):
 
 
 def test_assignments_are_typed_and_grouped():
-    assert parse_assignments(["train.lr=1e-3", "train.amp=false", "hilo.preset=released"]) == {
-        "train": {"lr": 0.001, "amp": False},
+    assert parse_assignments(["train.lr=1e-3", "train.strict=false", "hilo.preset=released"]) == {
+        "train": {"lr": 0.001, "strict": False},
         "hilo": {"preset": "released"},
     }
 
