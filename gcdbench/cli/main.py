@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
         for path in getattr(arguments, "plugin", None) or ():
             registry.add_plugin(Path(path))
-        return int(arguments.verb(arguments))
+        return _call(arguments)
     except UserError as error:
         if debug:
             raise
@@ -129,6 +129,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 0
+
+
+def _call(arguments: argparse.Namespace) -> int:
+    """Call the verb; a plug-in that ends the process must not look like success."""
+    try:
+        return int(arguments.verb(arguments))
+    except (SystemExit, GeneratorExit) as error:
+        name = type(error).__name__
+        print(f"gcdbench: a plug-in tried to end the program ({name}: {error})", file=sys.stderr)
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:

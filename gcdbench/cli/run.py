@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gcdbench.cli.arguments import amount, count, positive
+from gcdbench.cli.arguments import amount, count, positive, seconds
 from gcdbench.core.files import write_atomically
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
@@ -39,6 +39,10 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add("--rerun", action="store_true", help="train recorded cells again; old records are kept")
     add("--tensorboard", action="store_true", help="write curves for TensorBoard as well")
     add("--keep-weights", action="store_true", help="keep what was trained, for plot pca|attention")
+    limit = "fail cells that take longer (default: no limit)"
+    add("--cell-timeout", type=seconds, metavar="MINUTES", help=limit)
+    stall = "fail cells that make no step for so long, reading features included"
+    add("--stall-timeout", type=seconds, metavar="MINUTES", help=stall)
     launchers = ("auto", *launcher_names())
     where = "how cells are run (default: auto, by the flags above; slurm: submit and return)"
     add("--launcher", choices=launchers, default="auto", help=where)
@@ -135,6 +139,8 @@ def make_options(arguments: argparse.Namespace, cells: Sequence[Cell]) -> RunOpt
         keep_weights=arguments.keep_weights,
         tensorboard=arguments.tensorboard,
         since=_rerun_start(arguments.results, cells) if arguments.rerun else 0.0,
+        cell_timeout=arguments.cell_timeout and 60 * arguments.cell_timeout,
+        stall_timeout=arguments.stall_timeout and 60 * arguments.stall_timeout,
         slurm=arguments.slurm,
         plugins=plugin_files(),
     )

@@ -71,6 +71,7 @@ class Heartbeat:
             "pid": os.getpid(),
             "born": process_birth(os.getpid()),
             "started": time.time(),
+            "stepped": time.time(),  # the last sign of progress, as opposed to one of life
             "phase": "preparing",
             **facts,
         }
@@ -89,8 +90,9 @@ class Heartbeat:
             self.path.unlink(missing_ok=True)
 
     def update(self, **facts: Any) -> None:
-        """Change the facts; they are written with the next beat."""
-        self.facts = {**self.facts, **facts}  # a new one: the thread may be reading the old one
+        """Change the facts after some progress; they are written with the next beat."""
+        # a new dictionary: the thread may be reading the old one
+        self.facts = {**self.facts, "stepped": time.time(), **facts}
 
     def beat(self) -> None:
         """Write the facts now; that a disk is full is reported when a record is written."""

@@ -26,7 +26,7 @@ Kind = Literal[
 # asks the scheduler for the states of all jobs: job -> PENDING, RUNNING, ...
 Queue = Callable[[], Mapping[str, str]]
 
-
+STALLED_SECONDS = 120.0  # without a step, after which a running cell is not said to progress
 log = logging.getLogger(__name__)
 
 
@@ -112,8 +112,10 @@ def describe(progress: Mapping[str, Any]) -> str:
         parts = [f"epoch {progress['epoch']} of {progress['epochs']}"]
     if progress.get("loss") is not None:
         parts.append(f"loss {progress['loss']:.3f}")
-    if progress.get("eta") is not None:
-        age = time.time() - progress["updated"]
+    age = time.time() - progress.get("stepped", progress["updated"])
+    if age > STALLED_SECONDS:
+        parts.append(f"no step for {duration(age)}")
+    elif progress.get("eta") is not None:
         parts.append(f"{duration(max(progress['eta'] - age, 0))} left")
     return f"{', '.join(parts)} (process {progress['pid']} on {progress['host']})"
 
