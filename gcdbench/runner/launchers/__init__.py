@@ -23,6 +23,7 @@ LAUNCHERS = {
     "local": "gcdbench.runner.launchers.local:LocalLauncher",
     "pool": "gcdbench.runner.launchers.pool:PoolLauncher",
     "multiprocess": "gcdbench.runner.launchers.multiprocess:MultiProcessLauncher",
+    "ray": "gcdbench.runner.launchers.ray:RayLauncher",
     "slurm": "gcdbench.runner.launchers.slurm:SlurmLauncher",
 }
 

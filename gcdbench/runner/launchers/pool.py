@@ -55,8 +55,8 @@ class Worker:
     process: SpawnProcess
     connection: Connection
     cell: Cell | None = None
-    began: float = 0.0  # when it was given the cell
     dataset: str = ""  # whose features it has
+    began: float = 0.0  # when it was given the cell
 
 
 class PoolLauncher:
@@ -242,10 +242,13 @@ def _serve(connection: Connection, slot: WorkerSlot, options: RunOptions, parent
         runner = SequentialRunner(RunContext(options, choose_device(slot.device), stop=stop))
         with contextlib.suppress(EOFError, Interrupted, BrokenPipeError):
             while (message := connection.recv()) is not None:
-                connection.send(_attempt(runner, options.results, *message))
+                connection.send(attempt_with_output(runner, options.results, *message))
 
 
-def _attempt(run: Callable[[Cell], Attempt], results: Path, cell: Cell, key: str) -> Attempt:
+def attempt_with_output(
+    run: Callable[[Cell], Attempt], results: Path, cell: Cell, key: str
+) -> Attempt:
+    """Run a cell whose key this process agrees with; its output goes to a file of its folder."""
     if cell.key != key:  # numbers of two versions must never be mixed
         return Attempt("failed", CHANGED)
     folder = records.cell_folder(results, cell)
