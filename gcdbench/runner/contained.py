@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from types import TracebackType
+from typing import NoReturn
 
 from gcdbench.runner.stop import Interrupted, Overdue, Stop
 
@@ -46,10 +48,10 @@ class Contained:
         raise PluginExit(f"a plug-in tried to end the run ({text})") from error
 
 
-def _refuse_in(process: int):  # type: ignore[no-untyped-def]
+def _refuse_in(process: int) -> Callable[[int], NoReturn]:
     """Return a stand-in for ``os._exit`` that raises in a process, and exits in its children."""
 
-    def refuse(status: int) -> None:
+    def refuse(status: int) -> NoReturn:
         if os.getpid() != process:  # a child that was forked meanwhile: of a data loader
             _exit(status)
         raise SystemExit(f"os._exit({status})")

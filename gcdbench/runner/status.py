@@ -130,7 +130,7 @@ def _lost(progress: Mapping[str, Any] | None, job: Mapping[str, Any] | None) -> 
 
 
 def _next_start(folder: Path) -> str:
-    steps = [int(path.stem.rpartition("-")[2]) for path in folder.glob(heartbeat.CHECKPOINTS)]
+    steps = heartbeat.checkpoints(folder)
     return f"goes on after step {max(steps)}" if steps else "starts anew"
 
 
