@@ -63,8 +63,9 @@ def _draw(kinds: list[str], arguments: argparse.Namespace, request: Request) -> 
         for kind in kinds:
             for suffix, figure in DRAWERS[kind](cell, arguments):
                 name = f"{kind}-{cell.dataset}-{cell.spec.text}-seed{cell.seed}{suffix}"
-                for path in write(figure, start.with_name(f"{start.name}-{name}")):
-                    sys.stdout.write(f"{path}\n")
+                with reports.writing(arguments):
+                    paths = write(figure, start.with_name(f"{start.name}-{name}"))
+                sys.stdout.writelines(f"{path}\n" for path in paths)
 
 
 def _caption(cell: Cell) -> str:

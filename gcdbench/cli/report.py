@@ -6,9 +6,11 @@ Heavy modules are imported inside the functions, so that ``--help`` stays fast.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +69,31 @@ def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
     from gcdbench.report.formats import FORMATS, write_all
 
     board = _board(arguments, request)
-    paths = write_all(board, folder(arguments))
     sys.stdout.write(FORMATS[arguments.format](board))
+    try:
+        with writing(arguments):
+            paths = write_all(board, folder(arguments))
+    except UserError as error:
+        if arguments.out is not None:
+            raise
+        log.warning("not written: %s", error)  # results of somebody else can be read all the same
+        return 0
     log.info("written: %s", ", ".join(map(str, paths)))
     return 0
+
+
+@contextlib.contextmanager
+def writing(arguments: argparse.Namespace) -> Iterator[None]:
+    """Say in one sentence that a report cannot be written."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UserError(
+            f"{folder(arguments)}: the report cannot be written ({error.strerror or error}); name "
+            "another folder with --out"
+        ) from error
 
 
 def plot(arguments: argparse.Namespace, request: Request) -> int:
@@ -94,8 +117,9 @@ def plot(arguments: argparse.Namespace, request: Request) -> int:
                 raise
             log.info("%s", reason)
             continue
-        for path in plots.write(figure, folder(arguments) / f"{board.suite}-{kind}"):
-            sys.stdout.write(f"{path}\n")
+        with writing(arguments):
+            paths = plots.write(figure, folder(arguments) / f"{board.suite}-{kind}")
+        sys.stdout.writelines(f"{path}\n" for path in paths)
     return 0
 
 
@@ -108,7 +132,10 @@ def _sensitivity(arguments: argparse.Namespace, request: Request) -> Any:
 
 def report(arguments: argparse.Namespace, request: Request) -> int:
     """Write the page and print its path."""
-    sys.stdout.write(f"{_write_page(_board(arguments, request), arguments, request)}\n")
+    board = _board(arguments, request)
+    with writing(arguments):
+        path = _write_page(board, arguments, request)
+    sys.stdout.write(f"{path}\n")
     return 0
 
 
@@ -119,10 +146,11 @@ def publish(arguments: argparse.Namespace, request: Request) -> None:
     from gcdbench.report.formats.markdown import markdown
 
     board = _board(arguments, request)
-    target = folder(arguments)
-    paths = [*write_all(board, target), _write_page(board, arguments, request)]
-    paths += plots.write(plots.PLOTS["bars"](board), target / f"{board.suite}-bars")
     sys.stdout.write(markdown(board))
+    target = folder(arguments)
+    with writing(arguments):
+        paths = [*write_all(board, target), _write_page(board, arguments, request)]
+        paths += plots.write(plots.PLOTS["bars"](board), target / f"{board.suite}-bars")
     log.info("written: %s", ", ".join(map(str, paths)))
 
 

@@ -137,7 +137,9 @@ def test_a_cell_that_hangs_fails_at_its_time_limit_and_the_run_goes_on(toy, ende
 
 def test_a_cell_that_makes_no_step_fails_although_it_computes(toy, ender):
     registry.add_plugin(ender("while True: pass"))
-    ((_, message),) = toy.run(toy.cells("simgcd+ender", datasets=("toy",)), stall_timeout=2.0).failed
+    ((_, message),) = toy.run(
+        toy.cells("simgcd+ender", datasets=("toy",)), stall_timeout=2.0
+    ).failed
     assert "no step for 0.0333333 minutes (--stall-timeout)" in message
 
 
@@ -231,7 +233,9 @@ def children(pid: int) -> set[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.3, 1.5, 3.0])
-@pytest.mark.parametrize("flags", [["--jobs", "2"], ["--nproc-per-node", "2"]], ids=["pool", "group"])
+@pytest.mark.parametrize(
+    "flags", [["--jobs", "2"], ["--nproc-per-node", "2"]], ids=["pool", "group"]
+)
 def test_no_process_outlives_a_parent_killed_while_they_import(toy, ender, flags, delay):
     slow = ("--plugin", str(ender("time.sleep(1000)")), "--seeds", "0", "1")
     process = toy.start("run", "--methods", "simgcd+ender", *flags, *slow, "--device", "cpu")

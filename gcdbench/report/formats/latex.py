@@ -6,6 +6,7 @@ Needs \usepackage{booktabs} and \usepackage{graphicx}.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 from gcdbench.report.collect import SPLITS
@@ -26,7 +27,7 @@ Block = tuple[str, list[str]]  # a dataset and its evaluation sets
 def latex(board: Board) -> str:
     """Return the leaderboard as LaTeX tables: the numbers, and what they say against the paper."""
     head = [
-        f"% {board.suite}: made by gcdbench from its records.",
+        f"% {escape(board.suite)}: made by gcdbench from its records.",
         r"% Needs \usepackage{booktabs} and \usepackage{graphicx}.",
     ]
     blocks = [(d, [n for n, _ in board.sets_of(d)]) for d in board.collection.datasets]
@@ -40,7 +41,8 @@ def escape(text: str) -> str:
     >>> print(escape("50 % of a_b"))
     50 \\% of a\\_b
     """
-    return "".join(_ESCAPES.get(character, character) for character in text)
+    shown = "".join(c if c.isprintable() else " " for c in text)  # an empty line ends a caption
+    return "".join(_ESCAPES.get(character, character) for character in shown)
 
 
 def _chunks(blocks: Sequence[Block]) -> Iterator[list[Block]]:
@@ -159,7 +161,7 @@ def _table(tabular: Sequence[str], caption: str, label: str) -> str:
         r"\begin{table*}[t]",
         r"\centering",
         rf"\caption{{{caption}}}",
-        rf"\label{{{label}}}",
+        rf"\label{{{re.sub(r'[^A-Za-z0-9:.+-]', '-', label)}}}",
         r"\smallskip",
         r"\setlength{\tabcolsep}{3.5pt}",
         r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",

@@ -32,7 +32,26 @@ def csv(board: Board) -> str:
 def _field(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    return f"{value:.4f}" if isinstance(value, float) else no_formula(str(value))
+
+
+def no_formula(text: str) -> str:
+    """Return a text that spreadsheets do not compute: a quote before what begins a formula.
+
+    >>> no_formula("=1+1"), no_formula("simgcd")
+    ("'=1+1", 'simgcd')
+    """
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
+
+
+def as_text(text: str) -> str:
+    """Return a text of somebody else as Markdown that shows it: no HTML, no new line or column.
+
+    >>> as_text("<b>")
+    '&lt;b&gt;'
+    """
+    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return text.replace("|", "\\|").replace("[", "\\[").replace("`", "'")
 
 
 def as_json(board: Board) -> str:
@@ -59,7 +78,7 @@ def markdown(board: Board) -> str:
     """Return the leaderboard as Markdown."""
     parts = [f"# {board.suite}"]
     if board.collection.description:
-        parts.append(_sentence(board.collection.description))
+        parts.append(_sentence(as_text(board.collection.description)))
     parts.append(
         "Clustering accuracy in percent, mean ± standard deviation over seeds. **Best**, "
         "*second best*."
@@ -127,7 +146,8 @@ def _between(interval: Interval) -> str:
 
 def _dataset(board: Board, dataset: str, sets: Sequence[tuple[str, str]]) -> str:
     columns = [(name, split) for name, _ in sets for split in SPLITS]
-    head = ["method", *(f"{set_title(name)} {split}" for name, split in columns), "seeds"]
+    head = ["method"]
+    head += [*(f"{as_text(set_title(name))} {split}" for name, split in columns), "seeds"]
     lines = []
     for method in board.methods:
         rows = [board.lookup[(dataset, *column, method)] for column in columns]
@@ -149,7 +169,7 @@ def _against_the_paper(board: Board) -> list[str]:
     lines = [
         [
             dataset_title(triple[0].dataset),
-            set_title(triple[0].set),
+            as_text(set_title(triple[0].set)),
             method_title(triple[0].method),
             " / ".join(number(one.mean) for one in triple),
             " / ".join(number(one.paper) for one in triple) + " †" * triple[0].impossible,
@@ -220,7 +240,7 @@ def _not_counted(board: Board) -> list[str]:
         cells = "; ".join(place.label for place in board.collection.missing)
         parts.append(f"Not recorded yet: {cells}.")
     if board.collection.left_out:
-        lines = "\n".join(f"- {one.kind}: {one}" for one in board.collection.left_out)
+        lines = "\n".join(f"- {one.kind}: {as_text(str(one))}" for one in board.collection.left_out)
         parts.append(f"Left out:\n\n{lines}")
     return parts
 
