@@ -6,6 +6,8 @@ import argparse
 import math
 import sys
 
+LARGEST_SEED = 2**63 - 1
+
 
 def positive(text: str) -> int:
     """Return a whole number of at least 1."""
@@ -17,9 +19,17 @@ def count(text: str, least: int = 0) -> int:
     try:
         number = int(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from error
+        raise argparse.ArgumentTypeError(f"expected a whole number, got {text[:30]!r}") from error
     if number < least:
         raise argparse.ArgumentTypeError(f"expected at least {least}, got {number}")
+    return number
+
+
+def seed(text: str) -> int:
+    """Return a whole number that a random generator takes."""
+    number = count(text, least=-LARGEST_SEED)
+    if number > LARGEST_SEED:
+        raise argparse.ArgumentTypeError(f"expected at most {LARGEST_SEED}, got {text[:30]}")
     return number
 
 

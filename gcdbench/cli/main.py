@@ -23,6 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from gcdbench import __version__
 from gcdbench.cli import completion, data, paper, plot, plugins, report, results, run, score, show
 from gcdbench.cli import plan as plans
+from gcdbench.cli.arguments import seed
 from gcdbench.core import registry
 from gcdbench.core.config import parse_assignments
 from gcdbench.errors import UserError, unknown
@@ -119,7 +120,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(argv)
         for path in getattr(arguments, "plugin", None) or ():
             registry.add_plugin(Path(path))
-        return int(arguments.verb(arguments))
+        code = _call(arguments)
+        sys.stdout.flush()  # here, where a full disk gets its sentence
+        return code
     except UserError as error:
         if debug:
             raise
@@ -130,6 +133,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        if debug:
+            raise
+        print(
+            f"gcdbench: {error.strerror or error} ({error.filename or 'stdout'})", file=sys.stderr
+        )
+        return 2
+
+
+def _call(arguments: argparse.Namespace) -> int:
+    """Call the verb; a plug-in that ends the process must not look like success."""
+    try:
+        return int(arguments.verb(arguments))
+    except (SystemExit, GeneratorExit) as error:
+        name = type(error).__name__
+        print(f"gcdbench: a plug-in tried to end the program ({name}: {error})", file=sys.stderr)
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -224,7 +244,7 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
     add(
         "--seeds",
         nargs="+",
-        type=int,
+        type=seed,
         default=(),
         metavar="N",
         help="default: those of the suite or table",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import sys
 from typing import Any
 
-from gcdbench.cli.run import execute, is_main
+from gcdbench.cli.run import execute, finished_anyway, is_main
 from gcdbench.core.config import parse_assignments
 from gcdbench.core.files import write_atomically
 from gcdbench.errors import UserError
@@ -57,7 +58,8 @@ def reproduce(arguments: argparse.Namespace) -> int:
         return 0
     failed = 0 if arguments.show else _run(arguments, plans)
     if is_main():
-        _publish(arguments, plans)
+        with contextlib.nullcontext() if arguments.show else finished_anyway(arguments.debug):
+            _publish(arguments, plans)
     return 1 if failed else 0
 
 

@@ -96,7 +96,7 @@ def _draw_records(asked: Sequence[str], arguments: argparse.Namespace, request: 
                 raise
             log.info("%s", reason)
             continue
-        _write(figure, reports.folder(arguments) / f"{leaderboard.suite}-{name}")
+        _write(arguments, figure, reports.folder(arguments) / f"{leaderboard.suite}-{name}")
 
 
 def _draw_cells(asked: Sequence[str], arguments: argparse.Namespace, request: Request) -> None:
@@ -108,12 +108,13 @@ def _draw_cells(asked: Sequence[str], arguments: argparse.Namespace, request: Re
         for name in asked:
             for suffix, figure in CELL_PLOTS[name].draw(cell, options):
                 end = f"{name}-{cell.dataset}-{cell.spec.text}-seed{cell.seed}{suffix}"
-                _write(figure, start.with_name(f"{start.name}-{end}"))
+                _write(arguments, figure, start.with_name(f"{start.name}-{end}"))
 
 
-def _write(figure: Figure, path: Path) -> None:
+def _write(arguments: argparse.Namespace, figure: Figure, path: Path) -> None:
     """Write a figure and print the paths of its files."""
     from gcdbench.report.plots.canvas import write
 
-    for written in write(figure, path):
-        sys.stdout.write(f"{written}\n")
+    with reports.writing(arguments):
+        paths = write(figure, path)
+    sys.stdout.writelines(f"{written}\n" for written in paths)

@@ -55,15 +55,36 @@ def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
     from gcdbench.report.formats import FORMATS, write_all
 
     leaderboard = load_leaderboard(arguments, request)
-    paths = write_all(leaderboard, folder(arguments))
     sys.stdout.write(FORMATS[arguments.format](leaderboard))
+    try:
+        with writing(arguments):
+            paths = write_all(leaderboard, folder(arguments))
+    except UserError as error:
+        if arguments.out is not None:
+            raise
+        log.warning("not written: %s", error)  # the results of another user can still be read
+        return 0
     log.info("written: %s", ", ".join(map(str, paths)))
     return 0
 
 
+@contextmanager
+def writing(arguments: argparse.Namespace) -> Iterator[None]:
+    """Say in one sentence that a report cannot be written."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UserError(
+            f"{folder(arguments)}: the report cannot be written ({error.strerror or error}); name "
+            "another folder with --out"
+        ) from error
+
+
 def report(arguments: argparse.Namespace, request: Request) -> int:
     """Write the page and print its path."""
-    with _no_garbage_collection():
+    with _no_garbage_collection(), writing(arguments):
         path = _write_page(load_leaderboard(arguments, request), arguments, request)
     sys.stdout.write(f"{path}\n")
     return 0
@@ -90,10 +111,11 @@ def publish(
     from gcdbench.report.plots.canvas import write
 
     leaderboard = load_leaderboard(arguments, request, cells)
-    target = folder(arguments)
-    paths = [*write_all(leaderboard, target), _write_page(leaderboard, arguments, request)]
-    paths += write(PLOTS["bars"].draw(leaderboard), target / f"{leaderboard.suite}-bars")
     sys.stdout.write(as_markdown(leaderboard))
+    target = folder(arguments)
+    with writing(arguments):
+        paths = [*write_all(leaderboard, target), _write_page(leaderboard, arguments, request)]
+        paths += write(PLOTS["bars"].draw(leaderboard), target / f"{leaderboard.suite}-bars")
     log.info("written: %s", ", ".join(map(str, paths)))
 
 

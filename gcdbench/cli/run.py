@@ -10,11 +10,11 @@ import json
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gcdbench.cli.arguments import amount, count, positive
-from gcdbench.core.files import write_atomically
+from gcdbench.cli.arguments import amount, count, positive, seconds
+from gcdbench.core.files import read_regular, write_atomically
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.outcome import Outcome
@@ -39,6 +39,10 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add("--rerun", action="store_true", help="train recorded cells again; old records are kept")
     add("--tensorboard", action="store_true", help="write curves for TensorBoard as well")
     add("--keep-weights", action="store_true", help="keep what was trained, for plot pca|attention")
+    limit = "fail cells that take longer (default: no limit)"
+    add("--cell-timeout", type=seconds, metavar="MINUTES", help=limit)
+    stall = "fail cells that make no step for so long, reading features included"
+    add("--stall-timeout", type=seconds, metavar="MINUTES", help=stall)
     launchers = ("auto", *launcher_names())
     where = "how cells are run (default: auto, by the flags above; slurm: submit and return)"
     add("--launcher", choices=launchers, default="auto", help=where)
@@ -98,8 +102,11 @@ def _rerun_note(results: Path, cells: Sequence[Cell]) -> Path:
 def _rerun_start(results: Path, cells: Sequence[Cell]) -> float:
     """Return when the rerun was started: now, unless the same one was interrupted before."""
     note = _rerun_note(results, cells)
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        before = float(json.loads(note.read_text(encoding="utf-8"))["started"])
+    damaged = (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
+    with contextlib.suppress(*damaged):
+        before = float(json.loads(read_regular(note))["started"])
+        if not 0 < before <= time.time():
+            raise ValueError("no moment of the past")
         if not all(records.is_done(results, cell, since=before) for cell in cells):
             log.info("resuming the rerun of %s", time.strftime("%c", time.localtime(before)))
             return before
@@ -135,6 +142,8 @@ def make_options(arguments: argparse.Namespace, cells: Sequence[Cell]) -> RunOpt
         keep_weights=arguments.keep_weights,
         tensorboard=arguments.tensorboard,
         since=_rerun_start(arguments.results, cells) if arguments.rerun else 0.0,
+        cell_timeout=arguments.cell_timeout and 60 * arguments.cell_timeout,
+        stall_timeout=arguments.stall_timeout and 60 * arguments.stall_timeout,
         slurm=arguments.slurm,
         plugins=plugin_files(),
     )
@@ -152,4 +161,19 @@ def _publish(arguments: argparse.Namespace, request: Request, cells: Sequence[Ce
     from gcdbench.cli import report
 
     methods = tuple(dict.fromkeys(cell.spec.text for cell in cells))
-    report.publish(arguments, dataclasses.replace(request, methods=methods), cells)
+    with finished_anyway(arguments.debug):
+        report.publish(arguments, dataclasses.replace(request, methods=methods), cells)
+
+
+@contextlib.contextmanager
+def finished_anyway(debug: bool = False) -> Iterator[None]:
+    """Log that a report after a run has failed: the cells are done and stay done."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if debug:
+            raise
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        log.warning("the cells are recorded, but there is no report: %s%s", kind, error)

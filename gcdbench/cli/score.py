@@ -6,14 +6,16 @@ import argparse
 import json
 from pathlib import Path
 
-from gcdbench.errors import UserError
+from gcdbench.cli.arguments import positive, seed
 
 
 def add_evaluate(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``evaluate``."""
     parser.add_argument("--features", type=Path, required=True, metavar="FILE.npz")
-    parser.add_argument("--classes", type=int, metavar="K", help="clusters (default: all classes)")
-    parser.add_argument("--seed", type=int, default=0, help="of k-means")
+    parser.add_argument(
+        "--classes", type=positive, metavar="K", help="clusters (default: all classes)"
+    )
+    parser.add_argument("--seed", type=seed, default=0, help="of k-means")
     parser.add_argument("--json", action="store_true", help="for programs")
 
 
@@ -37,18 +39,15 @@ def add_estimate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--features", type=Path, required=True, metavar="FILE.npz")
     parser.add_argument("--out", type=Path, default=Path("results/k"), help="folder of the curve")
     parser.add_argument("--search", choices=("brent", "binary"), default="brent")
-    parser.add_argument("--max-k", type=int, default=1000, help="largest number of classes")
+    parser.add_argument("--max-k", type=positive, default=1000, help="largest number of classes")
 
 
 def estimate(arguments: argparse.Namespace) -> int:
     """Estimate the number of classes from features."""
-    from gcdbench.training.num_classes import run_estimate
+    from gcdbench.training.estimate_file import run_estimate
 
-    try:
-        found = run_estimate(
-            arguments.features, arguments.out, search=arguments.search, high=arguments.max_k
-        )
-    except (ValueError, OSError) as error:
-        raise UserError(f"{arguments.features}: {error}") from error
+    found = run_estimate(
+        arguments.features, arguments.out, search=arguments.search, high=arguments.max_k
+    )
     print(f"K = {found.k} (labelled accuracy {100 * found.accuracy:.1f} %)")
     return 0

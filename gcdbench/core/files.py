@@ -1,8 +1,10 @@
-"""Atomic writing of files."""
+"""Files that are written whole or not at all, and read only if they are ordinary files."""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import uuid
 from pathlib import Path
 
@@ -31,3 +33,12 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def read_regular(path: Path) -> bytes:
+    """Read an ordinary file; a pipe or a device, which may never end, is refused."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is not an ordinary file", str(path))
+        return file.read()

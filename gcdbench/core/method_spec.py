@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gcdbench.core import registry
+from gcdbench.core.names import check_name
 from gcdbench.errors import UserError
 
 
@@ -35,7 +36,8 @@ class MethodSpec:
             used.append(name) if sign == "+" else used.remove(name)
         _check_techniques(match[1], used)
         changes = [f"+{t}" for t in used if t not in own] + [f"-{t}" for t in own if t not in used]
-        return cls(match[1], tuple(used), match[1] + "".join(changes))
+        name = check_name(match[1] + "".join(changes), "--methods")
+        return cls(match[1], tuple(used), name)
 
 
 # What every method provides to techniques: the backbone's tokens and attention, and logits (a

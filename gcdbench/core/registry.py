@@ -43,6 +43,8 @@ KINDS = {
         "gcdbench.datasets",
     ),
 }
+# what the code of a plug-in may raise; also what would otherwise end the process without a word
+ENDINGS = (Exception, SystemExit, GeneratorExit)
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 _FILE_PLUGIN = "gcdbench_plugin_"  # how the module of a file given with --plugin is named
 _plugins: dict[str, dict[str, PluginInfo]] = {kind: {} for kind in KINDS}
@@ -98,7 +100,7 @@ def load(kind: str, name: str) -> type:
     info = get(kind, name)
     try:
         module = _import(info)
-    except Exception as error:
+    except ENDINGS as error:
         message = f"{info.path}: cannot be imported ({type(error).__name__}: {error})"
         raise UserError(message) from error
     loaded: type = getattr(module, info.class_name)
@@ -155,7 +157,7 @@ def _entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
 def _read_entry_point(kind: str, point: importlib.metadata.EntryPoint) -> PluginInfo | UserError:
     try:
         spec = importlib.util.find_spec(point.module)
-    except Exception as error:  # third-party packages may raise anything
+    except ENDINGS as error:  # a third party's package may fail in any way while it is looked up
         return UserError(f"entry point {point.name} = {point.value}: {error}")
     if spec is None or not spec.origin:
         return UserError(f"entry point {point.name} = {point.value}: module not found")
@@ -234,7 +236,7 @@ def _read_config(node: ast.ClassDef, path: Path) -> tuple[type, dict[str, str]]:
     names["__name__"] = "typing"  # the module in which dataclass looks for ClassVar
     try:
         exec(compile(tree, str(path), "exec", flags=flags, dont_inherit=True), names)
-    except Exception as error:
+    except ENDINGS as error:
         message = f"{path}, line {item.lineno}: Config needs literal defaults ({error})"
         raise UserError(message) from error
     config: type = names["Config"]

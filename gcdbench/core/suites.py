@@ -10,6 +10,7 @@ from typing import Any
 
 from gcdbench.core import registry
 from gcdbench.core.config import check_keys, coerce, load_yaml, merge
+from gcdbench.core.names import OWN, check_name
 from gcdbench.core.paths import bundled
 from gcdbench.errors import UserError, unknown
 
@@ -57,7 +58,7 @@ class Suite:
             inherited = {key: base.data[key] for key in base.data if key in _SECTIONS | {"quick"}}
             data = merge(inherited, data)
             named += base.named
-        return cls(path.stem, data, tuple(named))
+        return cls(check_name(path.stem, f"--suite {path}"), data, tuple(named))
 
     @property
     def description(self) -> str:
@@ -110,6 +111,7 @@ def _check_suite(data: Mapping[str, Any], path: Path) -> Iterator[tuple[str, str
     for dataset, entry in data["datasets"].items():
         where = f"{path}: datasets.{dataset}"
         coerce(dataset, str, f"{path}: a dataset's name")
+        check_name(dataset, f"{path}: datasets", own=OWN)
         check_keys(entry, _DATASET_KEYS, where)
         if "source" not in entry:
             raise UserError(f"{where} needs a 'source'")

@@ -20,7 +20,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from gcdbench.core.files import write_atomically
+from gcdbench.core.files import read_regular, write_atomically
 
 LOCK = "lock"
 PROGRESS = "progress.json"
@@ -35,6 +35,12 @@ _NEEDED = {
     FAILURE: ("message", "time"),
     JOB: ("job",),
 }
+# what a fact must be where it is given: a file may be damaged, or not of our making
+_WORDS = ("host", "born", "phase", "message", "job", "log", "key")
+_COUNTS = ("pid", "epoch", "epochs", "step", "steps")
+_NUMBERS = ("updated", "started", "stepped", "time", "loss", "eta")
+LATEST = 32503680000.0  # the year 3000: no moment and no duration of ours is beyond it
+LARGEST_PID = 1 << 31
 BEAT_SECONDS = 5.0
 DEAD_SECONDS = 120.0  # without a heartbeat from another machine, whose processes cannot be seen
 log = logging.getLogger(__name__)
@@ -71,6 +77,7 @@ class Heartbeat:
             "pid": os.getpid(),
             "born": process_birth(os.getpid()),
             "started": time.time(),
+            "stepped": time.time(),  # the last sign of progress, as opposed to one of life
             "phase": "preparing",
             **facts,
         }
@@ -89,11 +96,9 @@ class Heartbeat:
             self.path.unlink(missing_ok=True)
 
     def update(self, **facts: Any) -> None:
-        """Change the facts; they are written with the next beat."""
-        self.facts = {
-            **self.facts,
-            **facts,
-        }  # a new dictionary: the thread may be reading the old one
+        """Change the facts after some progress; they are written with the next beat."""
+        # a new dictionary: the thread may be reading the old one
+        self.facts = {**self.facts, "stepped": time.time(), **facts}
 
     def beat(self) -> None:
         """Write the facts now; a full disk is reported when the record is written."""
@@ -161,6 +166,16 @@ def note_failure(folder: Path, message: str, details: str = "", *, since: float 
         log.warning("%s: the failure cannot be written down (%s)", folder, error.strerror)
 
 
+def checkpoints(folder: Path) -> dict[int, Path]:
+    """Return the checkpoints of a cell by their steps; other files of such a name are no matter."""
+    found = {}
+    for path in folder.glob(CHECKPOINTS):
+        step = path.stem.partition("-")[2]
+        if len(step) == 8 and step.isascii() and step.isdigit() and path.is_file():
+            found[int(step)] = path
+    return found
+
+
 def forget_failure(folder: Path) -> None:
     """Remove the notes of an earlier failure."""
     for name in (FAILURE, TRACEBACK):
@@ -171,8 +186,22 @@ def forget_failure(folder: Path) -> None:
 def read(folder: Path, name: str) -> dict[str, Any] | None:
     """Return the content of a note, or None if there is none that can be read."""
     try:
-        value = json.loads((folder / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        value = json.loads(read_regular(folder / name))
+    except (OSError, ValueError, RecursionError):
         return None
-    whole = isinstance(value, dict) and all(key in value for key in _NEEDED[name])
-    return value if whole else None
+    if not isinstance(value, dict) or any(value.get(key) is None for key in _NEEDED[name]):
+        return None
+    return value if all(_is_valid(key, fact) for key, fact in value.items()) else None
+
+
+def _is_valid(key: str, fact: Any) -> bool:
+    """Tell whether a fact has the type and the range that its name asks for."""
+    if fact is None:
+        return True
+    if key in _WORDS:
+        return isinstance(fact, str)
+    if isinstance(fact, bool) or not isinstance(fact, (int, float)):
+        return key not in (*_COUNTS, *_NUMBERS)
+    if key in _COUNTS:
+        return isinstance(fact, int) and 0 <= fact < LARGEST_PID and (key != "pid" or fact > 0)
+    return key not in _NUMBERS or (key == "loss") or abs(fact) < LATEST

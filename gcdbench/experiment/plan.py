@@ -250,7 +250,14 @@ def build_problem(
 @cache
 def _problem(key: str, root: Path | None) -> Problem:
     source, config, limit, name, exclude = json.loads(key)
-    problem = make_dataset(source, root, config, where=f"dataset {name}").problem(name)
+    where = f"dataset {name}"
+    try:
+        problem = make_dataset(source, root, config, where=where).problem(name)
+    except UserError:
+        raise
+    except registry.ENDINGS as error:
+        path, text = registry.get("dataset", source).path, f"{type(error).__name__}: {error}"
+        raise UserError(f"{where}: {path} cannot build it ({text.rstrip(': ')})") from error
     if exclude is not None:
         problem = problem.without(*read_exclusions(Path(exclude)))
     return problem if limit is None else problem.limited(limit)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from gcdbench.paper_tables.results import Block, Line, Number, Result
 from gcdbench.report.columns import DASH, number, signed
+from gcdbench.report.formats.data import no_formula
 from gcdbench.report.formats.markdown import conditions
 from gcdbench.report.titles import dataset_title
 
@@ -46,7 +47,8 @@ def to_csv(result: Result) -> str:
             for (name, split), one in line.numbers.items():
                 measured = [_field(one.mean), _field(one.std), line.seeds, len(entry.cells)]
                 paper = [_field(one.paper), _field(one.delta), one.impossible]
-                writer.writerow([*place, entry.row.spec, name, split, *measured, *paper])
+                words = map(no_formula, (*place, entry.row.spec, name, split))
+                writer.writerow([*words, *measured, *paper])
     return buffer.getvalue()
 
 

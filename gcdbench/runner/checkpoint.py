@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from gcdbench.core.files import write_atomically
-from gcdbench.experiment.heartbeat import CHECKPOINTS
+from gcdbench.core.files import read_regular, write_atomically
+from gcdbench.experiment.heartbeat import checkpoints
 
 log = logging.getLogger(__name__)
 MAGIC = b"gcdbench checkpoint 2\n"
@@ -64,11 +64,11 @@ def discard(folder: Path) -> None:
 
 def files(folder: Path) -> list[Path]:
     """Return the checkpoints of a cell, the newest first."""
-    return sorted(folder.glob(CHECKPOINTS), reverse=True)
+    return [path for _, path in sorted(checkpoints(folder).items(), reverse=True)]
 
 
 def _load(path: Path) -> dict[str, Any]:
-    data = path.read_bytes()
+    data = read_regular(path)
     head = len(MAGIC) + 65
     if not data.startswith(MAGIC):
         raise ValueError("not a checkpoint of this format")

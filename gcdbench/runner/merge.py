@@ -37,18 +37,40 @@ def merge(sources: Sequence[Path], into: Path) -> Merged:
     merged = Merged()
     for source in sources:
         for path, record in valid_records(source, merged.refused):
-            _add(path.parent, record, into / path.parent.relative_to(source), merged)
+            target = into / path.parent.relative_to(source)
+            if reason := detour(target, into):
+                merged.refused.append((path, f"cannot be merged: {target} {reason}"))
+            else:
+                _add(path.parent, record, target, merged)
     return merged
 
 
 def valid_records(results: Path, refused: list[tuple[Path, str]]) -> Iterator[tuple[Path, Record]]:
     """Yield the valid records; append the others, with reasons, to ``refused``."""
-    for path, record in records.read_all(results):
+    for path in sorted(results.glob(f"*/*/*/{records.RECORD}")):
+        if reason := detour(path.parent, results):
+            refused.append((path, reason))
+            continue
+        record = records.read_record(path)
         reason = records.invalid(path, record)
         if not reason and isinstance(record, Record):
             yield path, record
         else:
             refused.append((path, reason))
+
+
+def detour(folder: Path, results: Path) -> str:
+    """Say what in a cell's folder, or on the way to it, leads elsewhere or is no ordinary file."""
+    for number in range(len(results.parts) + 1, len(folder.parts) + 1):
+        if (place := Path(*folder.parts[:number])).is_symlink():
+            return f"is reached by the symbolic link {place}, which is not followed"
+    files = (records.RECORD, records.PREDICTIONS, records.WEIGHTS, heartbeat.LOG, heartbeat.LOCK)
+    for path in (*(folder / name for name in files), *folder.glob("previous-*")):
+        if path.is_symlink():
+            return f"has the symbolic link {path.name} next to it, which is not followed"
+        if path.exists() and not (path.is_file() or path.name.startswith("previous-")):
+            return f"has {path.name} next to it, which is not an ordinary file"
+    return ""
 
 
 def _add(folder: Path, record: Record, target: Path, merged: Merged) -> None:

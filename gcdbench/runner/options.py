@@ -28,6 +28,8 @@ class RunOptions:
     keep_weights: bool = False  # write what was trained next to the record
     tensorboard: bool = False
     since: float = 0.0  # records written before (seconds of the epoch) do not count as done
+    cell_timeout: float | None = None  # seconds after which a cell has failed
+    stall_timeout: float | None = None  # seconds without a step after which a cell has failed
     slurm: Path | None = None  # YAML with what a job asks of the cluster
     plugins: tuple[Path, ...] = ()  # files of --plugin, for processes that must load them again
 

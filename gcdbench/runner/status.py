@@ -29,6 +29,7 @@ Kind = Literal[
 Queue = Callable[[], Mapping[str, str]]
 
 OLDER_SCORES = "; scored by other code (gcdbench results rescore)"
+STALLED_SECONDS = 120.0  # without a step, after which a running cell is not said to progress
 log = logging.getLogger(__name__)
 
 
@@ -115,8 +116,10 @@ def describe(progress: Mapping[str, Any]) -> str:
         parts = [f"epoch {progress['epoch']} of {progress['epochs']}"]
     if progress.get("loss") is not None:
         parts.append(f"loss {progress['loss']:.3f}")
-    if progress.get("eta") is not None:
-        age = time.time() - progress["updated"]
+    age = time.time() - progress.get("stepped", progress["updated"])
+    if age > STALLED_SECONDS:
+        parts.append(f"no step for {duration(age)}")
+    elif progress.get("eta") is not None:
         parts.append(f"{duration(max(progress['eta'] - age, 0))} left")
     return f"{', '.join(parts)} (process {progress['pid']} on {progress['host']})"
 
@@ -131,7 +134,7 @@ def _lost(progress: Mapping[str, Any] | None, job: Mapping[str, Any] | None) -> 
 
 
 def _next_start(folder: Path) -> str:
-    steps = [int(path.stem.rpartition("-")[2]) for path in folder.glob(heartbeat.CHECKPOINTS)]
+    steps = heartbeat.checkpoints(folder)
     return f"resumes after step {max(steps)}" if steps else "starts again"
 
 

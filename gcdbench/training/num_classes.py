@@ -9,13 +9,10 @@ the smallest in case of a tie.
 
 from __future__ import annotations
 
-import csv
 import math
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -26,7 +23,6 @@ from torch.nn.functional import normalize
 from gcdbench.core.settings import TaskConfig
 from gcdbench.data.problem import Problem
 from gcdbench.ops.kmeans.api import Init, semi_supervised_kmeans
-from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.metrics import accuracies
 from gcdbench.ops.random import seeded
 from gcdbench.training.method import PoolFeatures
@@ -147,43 +143,6 @@ def explore(curve: Callable[[int], float], *, low: int, high: int, search: Searc
         raise ValueError(f"search {search!r} is unknown; use one of {get_args(Search)}")
 
 
-def run_estimate(features_path: str | Path, out_dir: str | Path, **options: Any) -> KEstimate:
-    """Estimate K from an ``.npz`` file and write the curve to ``k_curve.csv`` and ``k_curve.png``.
-
-    The file holds ``features`` ``(n, d)`` and ``labels`` ``(n,)``, negative where unknown, or any
-    labels and ``labelled`` ``(n,)``, True where they may be used, as ``gcdbench evaluate`` takes
-    them. The options are those of ``estimate_k``.
-    """
-    features, labels = _load(Path(features_path))
-    estimate = estimate_k(features, labels, **options)
-    out = Path(out_dir)
-    out.mkdir(parents=True, exist_ok=True)
-    write_curve(estimate, out / "k_curve.csv")
-    plot_curve(estimate, out / "k_curve.png")
-    return estimate
-
-
-def write_curve(estimate: KEstimate, path: Path) -> None:
-    """Write the accuracy at every K visited as CSV."""
-    with path.open("w", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["k", "labelled_accuracy"])
-        table.writerows(estimate.curve.items())
-
-
-def plot_curve(estimate: KEstimate, path: Path) -> None:
-    """Plot the accuracy at every K visited; the suffix of the path decides the format."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 3), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot(list(estimate.curve), list(estimate.curve.values()), marker="o", markersize=4)
-    axes.axvline(estimate.k, color="grey", linestyle="--", label=f"K = {estimate.k}")
-    axes.set(xlabel="number of clusters K", ylabel="accuracy on labelled rows")
-    axes.legend()
-    figure.savefig(path, dpi=150)
-
-
 def _halve(curve: Callable[[int], float], low: int, high: int) -> None:
     """Move the end that scores lower to the middle, floor(log2(high - low)) times."""
     rounds = int(math.log2(high - low))
@@ -195,22 +154,3 @@ def _halve(curve: Callable[[int], float], low: int, high: int) -> None:
             low, at_low = middle, at_middle
         else:
             high, at_high = middle, at_middle
-
-
-def _load(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return features and labels of a file, negative where the labels are hidden."""
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is not an .npz file; write one with numpy.savez")
-    with np.load(path) as archive:
-        missing = {"features", "labels"} - set(archive.files)
-        if missing:
-            raise ValueError(f"{path} lacks {sorted(missing)}; it holds {sorted(archive.files)}")
-        features, labels = archive["features"], archive["labels"]
-        if "labelled" not in archive.files:
-            return features, labels
-        known = archive["labelled"].astype(bool)
-    if known.shape != labels.shape:
-        raise ValueError(f"{path} has {len(labels)} labels but {len(known)} flags in labelled")
-    ids = np.full(len(labels), UNLABELLED)
-    ids[known] = np.unique(labels[known], return_inverse=True)[1]
-    return features, ids

@@ -9,6 +9,7 @@ import numpy as np
 
 from gcdbench.errors import UserError
 from gcdbench.ops.kmeans.api import semi_supervised_kmeans
+from gcdbench.training import feature_file
 from gcdbench.training.scores import SetScore, score
 
 
@@ -68,19 +69,12 @@ def evaluate(
 
 def evaluate_file(path: Path, **options: Any) -> dict[str, SetScore]:
     """Evaluate an .npz file with the arrays that ``evaluate`` takes."""
+    arrays = feature_file.read(path, needed=("features", "labels", "labelled"))
+    assert arrays.labelled is not None
+    if arrays.labelled.all():
+        raise UserError(f"{path}: labelled is True for every image, so none is left to be scored")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as an .npz file ({error})") from error
-    if missing := {"features", "labels", "labelled"} - arrays.keys():
-        raise UserError(
-            f"{path}: the array {min(missing)!r} is missing; it needs features (n, d), labels (n,) "
-            "and labelled (n,), and may have domains (n,) and predictions (n,)"
-        )
-    known = ("features", "labels", "labelled", "domains", "predictions")
-    try:
-        return evaluate(**{name: arrays[name] for name in known if name in arrays}, **options)
+        return evaluate(**vars(arrays), **options)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
 

@@ -28,7 +28,7 @@ QUICK = ["--suite", "drawshift", "--quick", "--datasets", "line+solid", "--metho
         (["run", "--suite", "drawshift", "--set", "lr=1"], "write section.key=value"),
         (["run", "--suite", "drawshift", "--set", "orca.x=1"], "unknown section 'orca'"),
         (["run", "--suite", "drawshift", "--methods", "simgcd+simgcd"], "unknown technique"),
-        (["run", "--suite", "drawshift", "--seeds", "one"], "invalid int value"),
+        (["run", "--suite", "drawshift", "--seeds", "one"], "expected a whole number"),
         (["run", "--suite", "drawshift", "--plugin", "none.py"], "--plugin none.py: no such file"),
         (["run", "--suite", "drawshift", "--set", "backbone.weights=no.pth"], "no file no.pth"),
         (

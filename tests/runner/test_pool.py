@@ -161,7 +161,7 @@ def test_a_process_that_sees_other_code_does_not_train(made):
         raise AssertionError
 
     cell = made.cell()
-    answer = pool_module._attempt(never, made.results, cell, "the key of other code")
+    answer = pool_module.attempt_with_output(never, made.results, cell, "the key of other code")
     assert answer == Attempt("failed", pool_module.CHANGED)
 
 
@@ -171,7 +171,9 @@ def test_a_folder_that_cannot_be_made_fails_the_cell_and_not_its_process(made):
     folder = records.cell_folder(toy.results, cell)
     folder.parent.mkdir(parents=True)
     folder.write_text("a file where a folder should be")
-    answer = pool_module._attempt(lambda cell: Attempt("trained"), toy.results, cell, cell.key)
+    answer = pool_module.attempt_with_output(
+        lambda cell: Attempt("trained"), toy.results, cell, cell.key
+    )
     assert answer.kind == "failed"
     assert answer.message.startswith(f"{folder} cannot be used (File exists)")
 

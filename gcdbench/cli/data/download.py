@@ -27,6 +27,7 @@ from tqdm import tqdm
 from gcdbench import __version__
 from gcdbench.cli.data._common import say
 from gcdbench.cli.data.verify import checksum_fits
+from gcdbench.core.names import check_name
 from gcdbench.data.datasets import make_dataset
 from gcdbench.errors import UserError
 
@@ -129,10 +130,11 @@ def _file_name(address: str) -> str:
     parts = urllib.parse.urlsplit(address)
     if parts.scheme not in ("http", "https", "ftp", "file"):
         raise UserError(f"{address}: no address; give one that begins with https://")
-    name = Path(urllib.parse.unquote(parts.path)).name
+    path = urllib.parse.unquote(parts.path)
+    name = path.rpartition("/")[2]
     if not name:
         raise UserError(f"{address}: this address names no file")
-    return name
+    return check_name(name, address if address.isprintable() else repr(address))
 
 
 def _first_line(error: Exception) -> str:

@@ -27,7 +27,16 @@ def as_csv(leaderboard: Leaderboard) -> str:
 def _field(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    return f"{value:.4f}" if isinstance(value, float) else no_formula(str(value))
+
+
+def no_formula(text: str) -> str:
+    """Return a text that spreadsheets do not compute: a quote before what begins a formula.
+
+    >>> no_formula("=1+1"), no_formula("simgcd")
+    ("'=1+1", 'simgcd')
+    """
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text
 
 
 def as_json(leaderboard: Leaderboard) -> str:

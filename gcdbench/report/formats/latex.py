@@ -6,6 +6,7 @@ Needs \usepackage{booktabs} and \usepackage{graphicx}.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 from gcdbench.report.collect import SPLITS
@@ -27,7 +28,7 @@ Block = tuple[str, list[str]]  # a dataset and its evaluation sets
 def as_latex(leaderboard: Leaderboard) -> str:
     """Return the leaderboard as LaTeX tables: all numbers, and a comparison with the paper."""
     head = [
-        f"% {leaderboard.suite}: made by gcdbench from its records.",
+        f"% {escape(leaderboard.suite)}: made by gcdbench from its records.",
         r"% Needs \usepackage{booktabs} and \usepackage{graphicx}.",
     ]
     blocks = [(d, [n for n, _ in leaderboard.sets_of(d)]) for d in leaderboard.collection.datasets]
@@ -41,7 +42,8 @@ def escape(text: str) -> str:
     >>> print(escape("50 % of a_b"))
     50 \\% of a\\_b
     """
-    return "".join(_ESCAPES.get(character, character) for character in text)
+    shown = "".join(c if c.isprintable() else " " for c in text)  # an empty line ends a caption
+    return "".join(_ESCAPES.get(character, character) for character in shown)
 
 
 def _chunks(blocks: Sequence[Block]) -> Iterator[list[Block]]:
@@ -162,7 +164,7 @@ def _table(tabular: Sequence[str], caption: str, label: str) -> str:
         r"\begin{table*}[t]",
         r"\centering",
         rf"\caption{{{caption}}}",
-        rf"\label{{{label}}}",
+        rf"\label{{{re.sub(r'[^A-Za-z0-9:.+-]', '-', label)}}}",
         r"\smallskip",
         r"\setlength{\tabcolsep}{3.5pt}",
         r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",

@@ -19,11 +19,21 @@ from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
 
+def as_text(text: str) -> str:
+    """Return a text of somebody else as Markdown that shows it: no HTML, no new line or column.
+
+    >>> as_text("<b>")
+    '&lt;b&gt;'
+    """
+    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return text.replace("|", "\\|").replace("[", "\\[").replace("`", "'")
+
+
 def as_markdown(leaderboard: Leaderboard) -> str:
     """Return the leaderboard as Markdown."""
     parts = [f"# {leaderboard.suite}"]
     if leaderboard.collection.description:
-        parts.append(_sentence(leaderboard.collection.description))
+        parts.append(_sentence(as_text(leaderboard.collection.description)))
     parts.append(
         "Clustering accuracy in percent, mean ± standard deviation over seeds. **Best**, "
         "*second best*."
@@ -51,7 +61,8 @@ def _overall(leaderboard: Leaderboard) -> str:
 
 def _dataset(leaderboard: Leaderboard, dataset: str, sets: Sequence[tuple[str, str]]) -> str:
     columns = [(name, split) for name, _ in sets for split in SPLITS]
-    head = ["method", *(f"{set_title(name)} {split}" for name, split in columns), "seeds"]
+    head = ["method"]
+    head += [*(f"{as_text(set_title(name))} {split}" for name, split in columns), "seeds"]
     lines = []
     for method in leaderboard.methods:
         rows = [leaderboard.lookup[(dataset, *column, method)] for column in columns]
@@ -74,7 +85,11 @@ def _against_the_paper(leaderboard: Leaderboard) -> list[str]:
     lines = []
     for triple in triples:
         first = triple[0]
-        place = [dataset_title(first.dataset), set_title(first.set), method_title(first.method)]
+        place = [
+            dataset_title(first.dataset),
+            as_text(set_title(first.set)),
+            method_title(first.method),
+        ]
         lines.append([*place, *(_triple(column, triple) for column in columns)])
     head = ["dataset", "images", "method", *(column.name for column in columns)]
     parts = ["## Against the paper", "All / Old / New.", _table(head, lines, left=3)]
@@ -144,7 +159,9 @@ def _not_counted(leaderboard: Leaderboard) -> list[str]:
         cells = "; ".join(place.label for place in leaderboard.collection.missing)
         parts.append(f"Not recorded yet: {cells}.")
     if leaderboard.collection.left_out:
-        lines = "\n".join(f"- {one.kind}: {one}" for one in leaderboard.collection.left_out)
+        lines = "\n".join(
+            f"- {one.kind}: {as_text(str(one))}" for one in leaderboard.collection.left_out
+        )
         parts.append(f"Left out:\n\n{lines}")
     return parts
 

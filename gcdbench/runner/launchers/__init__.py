@@ -11,6 +11,7 @@ import importlib.metadata
 from collections.abc import Sequence
 from typing import Protocol
 
+from gcdbench.core.registry import ENDINGS
 from gcdbench.errors import UserError, unknown
 from gcdbench.experiment.outcome import Outcome
 from gcdbench.experiment.plan import Cell
@@ -22,6 +23,7 @@ LAUNCHERS = {
     "local": "gcdbench.runner.launchers.local:LocalLauncher",
     "pool": "gcdbench.runner.launchers.pool:PoolLauncher",
     "multiprocess": "gcdbench.runner.launchers.multiprocess:MultiProcessLauncher",
+    "ray": "gcdbench.runner.launchers.ray:RayLauncher",
     "slurm": "gcdbench.runner.launchers.slurm:SlurmLauncher",
 }
 
@@ -47,7 +49,7 @@ def get_launcher(name: str) -> Launcher:
         if point.name == name:
             try:
                 return point.load()()
-            except Exception as error:  # third-party packages may raise anything
+            except ENDINGS as error:  # a third party's package may fail in any way
                 raise UserError(
                     f"--launcher {name}: {point.value} cannot be loaded "
                     f"({type(error).__name__}: {error})"

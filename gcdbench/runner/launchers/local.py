@@ -16,9 +16,11 @@ from gcdbench.experiment.outcome import Attempt, Outcome
 from gcdbench.experiment.plan import Cell
 from gcdbench.experiment.record import Record
 from gcdbench.runner.cell import CellRun, RunContext
+from gcdbench.runner.contained import Contained, PluginExit
 from gcdbench.runner.devices import choose_device
 from gcdbench.runner.options import RunOptions
 from gcdbench.runner.stop import Stop
+from gcdbench.runner.watchdog import Watchdog
 
 WAIT_SECONDS = 2.0  # before retrying cells that another run holds
 log = logging.getLogger(__name__)
@@ -125,9 +127,13 @@ def run_locked(
     before = records.read_done(context.results, cell)
     log.info("%s", cell.label)
     try:
-        with heartbeat.Heartbeat(folder, key=cell.key) as beat:
+        with (
+            heartbeat.Heartbeat(folder, key=cell.key) as beat,
+            Contained(context.stop),
+            Watchdog(beat, context.options, context.stop),
+        ):
             record = CellRun(cell, context, beat).execute()
-    except Exception as error:
+    except Exception as error:  # what a plug-in raises to end the process is one as well
         message = explain(error)
         heartbeat.note_failure(folder, message, traceback.format_exc(), since=began)
         if not isinstance(error, survives):
@@ -147,6 +153,10 @@ def explain(error: Exception) -> str:
         )
     if isinstance(error, MemoryError) or "can't allocate memory" in text:
         return f"the machine is out of memory ({text}); lower --jobs, --workers or train.view_bank"
+    if isinstance(error, TimeoutError) and error.strerror is None:
+        return f"{error}; run again to resume, or raise the limit"
+    if isinstance(error, PluginExit):
+        return str(error)
     if isinstance(error, OSError) and error.strerror:
         return f"{text}; what was saved before is kept: run again to resume"
     return text

@@ -28,6 +28,7 @@ from gcdbench.experiment import heartbeat, records
 from gcdbench.experiment.outcome import CHANGED, Attempt, Outcome
 from gcdbench.experiment.plan import Cell
 from gcdbench.runner.cell import CellRun, RunContext
+from gcdbench.runner.contained import Contained
 from gcdbench.runner.devices import check_devices, device_of_rank
 from gcdbench.runner.launchers.local import explain, no_folder, run_locked, run_queue
 from gcdbench.runner.launchers.pool import POLL_SECONDS, block_sigint, cause_of_death
@@ -39,12 +40,12 @@ from gcdbench.runner.options import (
     worker_slots,
 )
 from gcdbench.runner.process_group import TorchProcessGroup, is_torchrun_worker
-from gcdbench.runner.stop import Interrupted, Stop
+from gcdbench.runner.stop import INTERRUPTED, Interrupted, Stop
+from gcdbench.runner.watchdog import overdue_in
 from gcdbench.training.trainer import Diverged
 
 COMMON_ERRORS = (Diverged, UserError)  # occur in every process at the same step
 GRACE_SECONDS = 10.0  # for the others to notice that one has died
-INTERRUPTED = 130
 log = logging.getLogger(__name__)
 
 
@@ -100,8 +101,9 @@ class GroupMember:
         """Train a cell with the main process, which writes the record."""
         began = time.time()
         try:
-            CellRun(cell, self.context, heartbeat.NullHeartbeat(folder)).execute()
-        except COMMON_ERRORS as error:
+            with Contained(self.context.stop):
+                CellRun(cell, self.context, heartbeat.NullHeartbeat(folder)).execute()
+        except COMMON_ERRORS as error:  # what a plug-in raises to end the process is none of them
             return Attempt("failed", explain(error))
         except Exception as error:
             message = f"process {self.group.rank} of {self.group.size}: {explain(error)}"
@@ -159,7 +161,7 @@ class MultiProcessRunner:
                     for slot in self.slots:
                         url = f"file://{folder}/rendezvous"
                         processes.append(self._start(slot, url, there, cell))
-                codes = self._watch(processes)
+                codes = self._watch(processes, records.cell_folder(self.options.results, cell))
             finally:
                 for process in processes:
                     process.kill()
@@ -169,22 +171,25 @@ class MultiProcessRunner:
             return None, codes
 
     def _start(self, slot: WorkerSlot, url: str, there: Connection, cell: Cell) -> SpawnProcess:
-        worker = Worker(slot, len(self.slots), url, cell, cell.key)
+        worker = Worker(slot, len(self.slots), url, cell, cell.key, os.getpid())
         arguments = (worker, there, self.options)
         process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments)
         with threads_of_children(slot.threads), block_sigint():
             process.start()
         return process
 
-    def _watch(self, processes: list[SpawnProcess]) -> list[int]:
-        """Wait for the end of all processes; if one dies, the others are ended as well."""
-        terminated, deadline, codes = False, float("inf"), [0] * len(processes)
+    def _watch(self, processes: list[SpawnProcess], folder: Path) -> list[int]:
+        """Wait for the end of all processes; those that outlive a dead one are ended as well."""
+        terminated, deadline, codes, began = False, float("inf"), [0] * len(processes), time.time()
         while living := [process for process in processes if process.is_alive()]:
             wait([process.sentinel for process in living], timeout=POLL_SECONDS)
             codes = [process.exitcode or 0 for process in processes]
             if any(codes):
                 deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
             if time.monotonic() > deadline:
+                break
+            if reason := overdue_in(folder, began, self.options):
+                heartbeat.note_failure(folder, reason, since=began)
                 break
             if self.stop.asked and not terminated:
                 terminated = True
@@ -210,6 +215,7 @@ class Worker:
     url: str  # for the rendezvous of the processes
     cell: Cell
     key: str
+    parent: int  # the process that started it, which may die while this one is importing
 
     def join(self, options: RunOptions) -> TorchProcessGroup:
         """Join the group, as if torchrun had started this process."""
@@ -225,12 +231,16 @@ class Worker:
 
 def _serve(worker: Worker, parent: Connection, options: RunOptions) -> None:
     """Run a cell as one of several processes; the main one sends the result to the parent."""
+    with Stop(parent=worker.parent) as stop:  # also while it waits for the others
+        _serve_group(worker, parent, options, stop)
+
+
+def _serve_group(worker: Worker, parent: Connection, options: RunOptions, stop: Stop) -> None:
     group = worker.join(options)
     try:
-        with Stop(parent=os.getppid()) as stop:
-            member = GroupMember(RunContext(options, group.device, stop=stop, group=group), group)
-            same = worker.cell.key == worker.key
-            answer = member(worker.cell) if same else Attempt("failed", CHANGED)
+        member = GroupMember(RunContext(options, group.device, stop=stop, group=group), group)
+        same = worker.cell.key == worker.key
+        answer = member(worker.cell) if same else Attempt("failed", CHANGED)
         if group.is_main:
             parent.send(answer)
     except Interrupted:

@@ -39,6 +39,7 @@ from gcdbench.runner.options import (
     worker_slots,
 )
 from gcdbench.runner.stop import Interrupted, Stop
+from gcdbench.runner.watchdog import overdue_in
 
 OUTPUT = "output.log"  # output of a process while it ran the cell
 
@@ -55,6 +56,7 @@ class Worker:
     connection: Connection
     cell: Cell | None = None
     dataset: str = ""  # whose features it has
+    began: float = 0.0  # when it was given the cell
 
 
 class PoolLauncher:
@@ -83,6 +85,7 @@ class Pool:
                 while self.waiting or self._busy():
                     self._assign()
                     self._collect()
+                    self._end_overdue()
                     if self.stop.asked:
                         self._stop_workers()
         finally:
@@ -110,7 +113,7 @@ class Pool:
             else:
                 return
             self.waiting = [entry for entry in self.waiting if entry[1] is not cell]
-            worker.cell, worker.dataset = cell, cell.dataset
+            worker.cell, worker.dataset, worker.began = cell, cell.dataset, time.time()
             log.info("%s, on %s", cell.label, worker.slot.device)
             with contextlib.suppress(BrokenPipeError):  # it has died: _collect will see that
                 worker.connection.send((cell, cell.key))
@@ -154,15 +157,25 @@ class Pool:
             return None
         folder = records.cell_folder(self.options.results, cell)
         message = f"{cause_of_death(worker.process.exitcode)} (see {folder / OUTPUT})"
-        heartbeat.note_failure(folder, message)
-        return Attempt("failed", message)
+        heartbeat.note_failure(folder, message, since=worker.began)
+        noted = heartbeat.read(folder, heartbeat.FAILURE)  # the process may have said more itself
+        return Attempt("failed", message if noted is None else noted["message"])
+
+    def _end_overdue(self) -> None:
+        """Kill processes that hang so that their own watchdog cannot end them."""
+        for worker in self._busy():
+            assert worker.cell is not None
+            folder = records.cell_folder(self.options.results, worker.cell)
+            if reason := overdue_in(folder, worker.began, self.options):
+                heartbeat.note_failure(folder, reason, since=worker.began)
+                worker.process.kill()
 
     def _start(self) -> Worker:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
         taken = [worker.slot for worker in self.workers]
         slot = next(slot for slot in self.slots if slot not in taken)
-        arguments = (there, slot, replace(self.options, plugins=plugin_files()))
+        arguments = (there, slot, replace(self.options, plugins=plugin_files()), os.getpid())
         process = context.Process(target=_serve, args=arguments, name=f"gcdbench {slot.device}")
         with threads_of_children(slot.threads), block_sigint():
             process.start()
@@ -215,10 +228,13 @@ def block_sigint() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(connection: Connection, slot: WorkerSlot, options: RunOptions) -> None:
-    """Run the cells that the parent sends, until it sends None or is gone."""
+def _serve(connection: Connection, slot: WorkerSlot, options: RunOptions, parent: int) -> None:
+    """Run the cells that the parent sends, until it sends None or is gone.
+
+    The parent's number is handed over: it may have died while this process was importing.
+    """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
-    stop = Stop(parent=os.getppid())
+    stop = Stop(parent=parent)
     with stop:
         for path in options.plugins:
             registry.add_plugin(path)
@@ -226,10 +242,13 @@ def _serve(connection: Connection, slot: WorkerSlot, options: RunOptions) -> Non
         runner = SequentialRunner(RunContext(options, choose_device(slot.device), stop=stop))
         with contextlib.suppress(EOFError, Interrupted, BrokenPipeError):
             while (message := connection.recv()) is not None:
-                connection.send(_attempt(runner, options.results, *message))
+                connection.send(attempt_with_output(runner, options.results, *message))
 
 
-def _attempt(run: Callable[[Cell], Attempt], results: Path, cell: Cell, key: str) -> Attempt:
+def attempt_with_output(
+    run: Callable[[Cell], Attempt], results: Path, cell: Cell, key: str
+) -> Attempt:
+    """Run a cell whose key this process agrees with; its output goes to a file of its folder."""
     if cell.key != key:  # numbers of two versions must never be mixed
         return Attempt("failed", CHANGED)
     folder = records.cell_folder(results, cell)

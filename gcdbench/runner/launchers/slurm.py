@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gcdbench.runner.stop import Stop
 
 FOLDER = ".slurm"  # in the results folder: what submitit needs, and the logs of the jobs
+LONGEST_MINUTES = 10 * 366 * 24 * 60
 LARGEST_ARRAY = 1000  # SLURM's default limit
 log = logging.getLogger(__name__)
 
@@ -55,8 +57,17 @@ class SlurmConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.sbatch, Mapping):
             raise ValueError("sbatch must be a mapping of sbatch's long options to values")
-        if self.gpus < 0 or min(self.cpus, self.at_a_time) < 1 or self.hours * 60 < 1:
-            raise ValueError("gpus must not be negative, cpus, at_a_time and minutes at least 1")
+        if self.gpus < 0 or min(self.cpus, self.at_a_time) < 1 or self.notice_seconds < 0:
+            raise ValueError(
+                "gpus and notice_seconds must not be negative, cpus and at_a_time at least 1"
+            )
+        if not 1 <= self.hours * 60 <= LONGEST_MINUTES:
+            raise ValueError("hours must be at least one minute and at most ten years")
+        if self.memory_gb is not None and not 0 < self.memory_gb * 1024 < 2**40:
+            raise ValueError("memory_gb must be a number above 0")
+        for name, value in (("partition", self.partition), ("account", self.account),
+                            ("qos", self.qos), *self.sbatch.items()):  # fmt: skip
+            _check_option(name, value)
 
     def parameters(self, processes: int) -> dict[str, Any]:
         """Return submitit's parameters for a job with a number of processes."""
@@ -80,6 +91,16 @@ class SlurmConfig:
             "stderr_to_stdout": True,
             "additional_parameters": {"requeue": True, **self.sbatch},
         }
+
+
+def _check_option(name: Any, value: Any) -> None:
+    """Refuse an option that would end its line of the job's script and begin another one."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name):
+        raise ValueError(f"sbatch: {name!r} is no long option of sbatch")
+    if value is not None and not isinstance(value, (str, int, float)):
+        raise ValueError(f"{name} must be a word, a number, or true or false, not {value!r}")
+    if isinstance(value, str) and (not value.isprintable() or value != value.strip()):
+        raise ValueError(f"{name} must be one line of printable text, not {value!r}")
 
 
 def read_config(path: Path | None) -> SlurmConfig:
@@ -215,4 +236,5 @@ def queue() -> dict[str, str]:
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or error
         raise UserError(f"the scheduler cannot be queried: {str(said).strip()}") from error
-    return dict(line.split() for line in answer.stdout.splitlines() if line.strip())
+    rows = (line.split() for line in answer.stdout.splitlines())
+    return {row[0]: row[1] for row in rows if len(row) == 2}  # others are messages of the site
