@@ -49,6 +49,7 @@ class Problem:
     sets: dict[str, EvalSet]
     augment: Augment = "plain"
     notes: dict[str, str] = field(default_factory=dict)  # facts that a record should name
+    cluster_unseen: bool = False  # unseen sets have clusters of their own; said in the notes, too
 
     @property
     def num_classes(self) -> int:
