@@ -49,7 +49,8 @@ class Problem:
     unlabelled: np.ndarray  # rows that are trained on without labels
     sets: dict[str, EvalSet]
     augment: Augment = "plain"
-    notes: dict[str, str] = field(default_factory=dict)  # facts for the record
+    notes: dict[str, str] = field(default_factory=dict)  # facts that a record should name
+    cluster_unseen: bool = False  # unseen sets have clusters of their own; said in the notes, too
 
     @property
     def num_classes(self) -> int:

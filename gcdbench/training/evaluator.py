@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gcdbench.data.problem import Problem
 from gcdbench.nn.backbone import Backbone, Patches, Tokens
+from gcdbench.ops.kmeans.api import semi_supervised_kmeans
 from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.random import seeded
 from gcdbench.training.compose import Composed
@@ -139,6 +140,18 @@ def make_fit_context(encoder: PoolEncoder, seed: int) -> FitContext:
     return FitContext(encoder.compute_features, generator)
 
 
+def _own_clusters(problem: Problem, encoder: PoolEncoder) -> dict[str, np.ndarray]:
+    """Return clusters of every unseen set, found among its own images alone."""
+    found = {}
+    for name, one in problem.sets.items():
+        if one.role == "unseen":
+            features = encoder.compute_features().features[np.searchsorted(encoder.rows, one.rows)]
+            number = min(problem.num_classes, len(features))
+            clusters = semi_supervised_kmeans(features, None, None, number, normalise=True)
+            found[name] = clusters.labels.cpu().numpy().astype(np.int32)
+    return found
+
+
 @torch.no_grad()
 def evaluate(
     model: Composed, problem: Problem, encoder: PoolEncoder, context: FitContext
@@ -156,4 +169,6 @@ def evaluate(
         name: predicted[np.searchsorted(encoder.query_rows, one.rows)].astype(np.int32)
         for name, one in problem.sets.items()
     }
+    if problem.cluster_unseen:
+        predictions |= _own_clusters(problem, encoder)
     return Evaluation(score_predictions(predictions, problem), predictions)

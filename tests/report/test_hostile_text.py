@@ -6,8 +6,9 @@ import pytest
 
 from gcdbench.cli.data.download import _file_name
 from gcdbench.errors import UserError
+from gcdbench.report.formats.data import no_formula
 from gcdbench.report.formats.latex import _table, escape
-from gcdbench.report.formats.markdown import as_text, no_formula
+from gcdbench.report.formats.markdown import as_text
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1"])

@@ -117,6 +117,8 @@ def domain_problem(
                 )
     if config.protocol != "gcd":
         notes = {**notes, "protocol": config.protocol}
+    if config.unseen == "own":
+        notes = {**notes, "unseen": "clustered on its own"}
     return complete(
         name=name,
         classes=tuple(classes),
@@ -128,6 +130,7 @@ def domain_problem(
         sets=sets,
         augment=config.augment,
         notes=notes,
+        cluster_unseen=config.unseen == "own",
     )
 
 

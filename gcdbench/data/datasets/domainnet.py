@@ -68,6 +68,7 @@ images count (without them: 'listing: folders' takes all images of the folders)"
         class_order: Literal["folders", "official"] = "folders"  # released: sorted folder names
         class_split: Literal[0, 1, 2, 3, 4] = 0  # which classes are old; 0: the first num_old
         protocol: Literal["gcd", "cross-domain", "domain-generalisation"] = "gcd"  # protocols.py
+        unseen: Literal["trained", "own"] = "trained"  # their clusters: of training, or k-means
         labelled_share: float = 0.5  # of the pooled source images of old classes, GCD
         shifted_share: float = 0.3  # of each class for training, released; all are evaluated
         validation: float = 0.0  # share of each class's labelled images held out

@@ -39,6 +39,7 @@ class Drawshift(Dataset):
         shifted: tuple[str, ...] = ("solid",)  # the unlabelled domains that are trained on
         class_split: Literal[0, 1, 2, 3, 4] = 0  # which classes are old; 0: those of drawshift
         protocol: Literal["gcd", "cross-domain", "domain-generalisation"] = "gcd"  # protocols.py
+        unseen: Literal["trained", "own"] = "trained"  # their clusters: of training, or k-means
         labelled_share: float = 0.5  # of the pooled source images of old classes, as in GCD
         shifted_share: float = 1.0  # of each class for training; all images are evaluated
         validation: float = 0.0  # share of each class's labelled images held out

@@ -32,6 +32,7 @@ class Folder(Dataset):
         classes: str = ""  # or a list of the project: pacs, office_home, terra_incognita, vlcs
         class_split: Literal[0, 1, 2, 3, 4] = 0  # which classes are old; 0: as said above
         protocol: Literal["gcd", "cross-domain", "domain-generalisation"] = "gcd"  # protocols.py
+        unseen: Literal["trained", "own"] = "trained"  # their clusters: of training, or k-means
         labelled_share: float = 0.5  # of the pooled source images of old classes, GCD
         shifted_share: float = 1.0  # of each class for training; all images are evaluated
         validation: float = 0.0  # share of each class's labelled images held out
