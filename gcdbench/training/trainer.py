@@ -15,6 +15,7 @@ from tqdm import tqdm
 from gcdbench.core.settings import TrainConfig
 from gcdbench.nn.parallel import ProcessGroup, SingleProcess
 from gcdbench.training.compose import Composed
+from gcdbench.training.frozen_features import autocast
 from gcdbench.training.method import Batch, Clock, FitContext
 
 Snapshot = dict[str, Any]  # tensors and plain values: what ``train`` can resume from
@@ -185,7 +186,7 @@ class _Loop:
 
     def step(self, batch: Batch, clock: Clock) -> None:
         """Make one step."""
-        with torch.autocast(self.device.type, self.mixed, enabled=self.mixed is not None):
+        with autocast(self.device, self.mixed):
             step = self.model.step(batch, clock)
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(step.loss).backward()
