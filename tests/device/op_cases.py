@@ -11,12 +11,15 @@ import torch
 from device.pretend.counts import counting
 from device.pretend.machine import one_gpu
 from device.pretend.tensor import CUDA
-from device.steps import count_steps
+from device.steps import backbone, count_steps, toy_task
 from gcdbench.core import registry
 from gcdbench.core.method_spec import MethodSpec
+from gcdbench.core.settings import TrainConfig
 from gcdbench.ops.random import draw_beta, seeded
 from gcdbench.ops.transport import unbalanced_transport
+from gcdbench.training.compose import compose
 from gcdbench.training.method import Batch
+from gcdbench.training.trainer import make_optimizer
 
 MOST_SYNCS = 2
 MOST_LAUNCHES = {"hilo": 1700, "uniot": 1200, "simgcd+pmtrans": 1700, "simgcd+patchmix": 1400}
@@ -53,6 +56,28 @@ def _transport(_: Any) -> None:
         assert float((plan.data_on_cpu - exact).abs().sum()) < 1e-4
 
 
+def _skipped_step(_: Any) -> None:
+    """A first step that overflows leaves no trace: torch's fused SGD would keep garbage of it."""
+    model = compose(MethodSpec.parse("simgcd"), {}, toy_task(), backbone())
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills new memory with NaN
+    try:
+        with one_gpu():
+            model.to(CUDA)
+            optimizer = make_optimizer(model, TrainConfig(lr=0.1))
+            scaler = torch.amp.GradScaler("cuda")
+            weight = model.method.classifier.weight
+            before = weight.detach().clone()
+            for factor in (float("inf"), 1.0):
+                optimizer.zero_grad()
+                scaler.scale(factor * weight.sum()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            moved = (before - weight).cpu()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.allclose(moved, torch.full_like(moved, 0.1), rtol=1e-3), moved
+
+
 def _rows(_: Any) -> None:
     labels, index = torch.tensor([3, -1, 0, -1]), torch.tensor([9, 4, 7, 4])
     batch = Batch(torch.zeros(2, 4, 3, 2, 2), labels, index)
@@ -82,6 +107,7 @@ def op_cases() -> dict[str, Callable[[Any], None]]:
         "a Beta for concentrations on the device": _beta,
         "transport without a look at its change": _transport,
         "the rows of a batch are known": _rows,
+        "a first step that is skipped": _skipped_step,
     }
 
 
