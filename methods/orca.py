@@ -74,8 +74,7 @@ class ORCA(Method):
         """
         total, rows = self.confidence.unbind()
         if self.config.measure == "sweep" or not rows:
-            pool = context.compute_features()
-            features = pool.features[pool.unlabelled].split(4096)
+            features = context.compute_unlabelled().split(4096)
             highest = torch.cat([confidence(self.classify(f)) for f in features])
             total, rows = highest.sum(), highest.new_tensor(max(len(highest), 1))
         self.uncertainty.copy_(1 - total / rows)

@@ -22,7 +22,7 @@ from gcdbench.training.loader import Loader
 from gcdbench.training.method import FitContext, Task
 from gcdbench.training.num_classes import assumed_classes
 from gcdbench.training.sharded_loader import ShardedLoader
-from gcdbench.training.trainer import Batches
+from gcdbench.training.trainer import Batches, mixed_precision
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,12 @@ def assemble(
     backbone = load_backbone(cell.backbone).to(device)
     pretrained = weights_digest(backbone)
     loader = make_loader(cell, backbone.image_size, workers=workers, strict=strict)
-    trunk = Trunk(backbone, device, owner=cell.key)
+    mixed = mixed_precision(config, device)
+    trunk = Trunk(backbone, device, owner=cell.key, mixed=mixed)
 
     def encoder_of(backbone: Backbone) -> PoolEncoder:
-        parts = (problem, loader, backbone, device, store)
-        return PoolEncoder(*parts, trunk_key=trunk.key, precision=config.eval_tokens)
+        parts = (problem, loader, backbone, device, store, trunk.key)
+        return PoolEncoder(*parts, precision=config.eval_tokens, mixed=mixed)
 
     features = encoder_of(backbone).compute_features
     number = assumed_classes(cell.task, problem, compute_features=features, seed=cell.seed)
@@ -65,7 +66,7 @@ def assemble(
     if config.view_bank and model.cache_depth != "images":
         key = trunk.key(model.backbone)  # a method may have changed what was loaded
         bank = (model.cache_depth, config.view_bank, store, key, device)
-        batches = BankedLoader(loader, model.backbone, *bank)
+        batches = BankedLoader(loader, model.backbone, *bank, mixed=mixed)
     elif group.size > 1:
         batches = ShardedLoader(loader, group, device)
     model.backbone.group = group

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gcdbench.data.problem import Problem
-from gcdbench.nn.backbone import Backbone, Patches, Tokens
+from gcdbench.nn.backbone import Backbone, Encoded
 from gcdbench.ops.kmeans.api import semi_supervised_kmeans
 from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.random import seeded
@@ -21,6 +21,7 @@ from gcdbench.training.frozen_features import (
     CHUNK,
     FeatureRequest,
     FeatureStore,
+    autocast,
     digest,
     pack,
     packed_shape,
@@ -35,8 +36,9 @@ from gcdbench.training.scores import Scores, score_predictions
 class PoolEncoder:
     """Computes features of all images of a problem with the current weights, once per change.
 
-    ``trunk_key`` returns the key under which a backbone's frozen features are stored; ``precision``
-    is that of the frozen features, stored or not.
+    ``trunk_key`` returns the key under which a backbone's frozen features are kept; ``precision``
+    is that of the frozen features, whether they are kept or not, and ``mixed`` the type in which
+    matrix products are made.
     """
 
     def __init__(
@@ -48,10 +50,12 @@ class PoolEncoder:
         store: FeatureStore,
         trunk_key: Callable[[Backbone], str],
         precision: str = "float32",
+        mixed: torch.dtype | None = None,
     ) -> None:
         self.loader = loader
         self.backbone = backbone
         self.device = device
+        self.mixed = mixed
         self.store = store
         evaluated = [s.rows for s in problem.sets.values()]
         self.rows = np.unique(np.concatenate([problem.pool, *evaluated]))
@@ -94,7 +98,7 @@ class PoolEncoder:
     def compute_features(self) -> PoolFeatures:
         """Return the features computed with the current weights."""
         if self._features is None:
-            encoded = [self.backbone(tokens) for tokens in self._trunk()]
+            encoded = list(self._encode(range(len(self._parts))))
             taps = {
                 block: torch.cat([e.taps[block] for e in encoded])
                 for block in sorted(self.backbone.tapped)
@@ -104,20 +108,47 @@ class PoolEncoder:
             self._features = PoolFeatures(features, taps, self._labels, **positions)
         return self._features
 
-    def _trunk(self) -> Iterator[Tokens | Patches]:
-        """Yield the trunk's output for all images, from the store as far as it holds them."""
+    @torch.no_grad()
+    def compute_unlabelled(self) -> Tensor:
+        """Return the features of the unlabelled training images under the current weights.
+
+        Chunks without any of them are passed over; a chunk is computed whole, as for all images.
+        """
+        if self._features is not None:
+            return self._features.features[self._features.unlabelled]
+        wanted = self._positions["unlabelled"]
+        chunks = (wanted // CHUNK).unique()
+        if not len(chunks):
+            return self.compute_features().features[:0]
+        features = torch.cat([e.cls for e in self._encode(chunks.tolist())])
+        starts = torch.cumsum(torch.tensor([len(self._parts[c]) for c in chunks]), 0)
+        before = torch.cat([starts.new_zeros(1), starts[:-1]])
+        rows = before[torch.searchsorted(chunks, wanted // CHUNK)] + wanted % CHUNK
+        return features[rows.to(self.device, non_blocking=True)]
+
+    def _encode(self, chunks: Sequence[int]) -> Iterator[Encoded]:
+        """Yield what heads see of chunks of images, from the store as far as it holds them."""
         request = self.request
         kept = self.store.get(request)
         there = sum(end <= len(kept) for end in request.ends)
-        rest = self._compute(range(there, len(self._parts)))
-        for packed in itertools.chain(kept.split(CHUNK), rest):
-            yield unpack(self.backbone, packed.to(self.device).float(), "tokens")
+        held = (kept[CHUNK * c : CHUNK * (c + 1)] for c in chunks if c < there)
+        rest = self._packed([c for c in chunks if c >= there])
+        for packed in itertools.chain(held, rest):
+            tokens = packed.to(self.device, non_blocking=True).float()
+            with autocast(self.device, self.mixed):
+                yield self.backbone(unpack(self.backbone, tokens, "tokens"))
 
     def _compute(self, chunks: Sequence[int]) -> Iterator[Tensor]:
-        """Yield the packed features of chunks of images."""
+        """Yield the packed features of chunks of images, to be kept."""
+        return (packed.cpu() for packed in self._packed(chunks))
+
+    def _packed(self, chunks: Sequence[int]) -> Iterator[Tensor]:
+        """Yield the packed features of chunks of images, on the device that computes them."""
         for images in self.loader.serve([(self._parts[chunk], None) for chunk in chunks]):
-            packed = pack(self.backbone, images.to(self.device).float() / 255, "tokens")
-            yield packed.to(self._request.dtype).cpu()
+            pixels = images.to(self.device, non_blocking=True).float() / 255
+            with autocast(self.device, self.mixed):
+                packed = pack(self.backbone, pixels, "tokens")
+            yield packed.to(self._request.dtype)
 
     def _find(self, rows: np.ndarray) -> Tensor:
         return torch.from_numpy(np.searchsorted(self.rows, rows))
@@ -137,7 +168,7 @@ def make_fit_context(encoder: PoolEncoder, seed: int) -> FitContext:
     def generator(*purpose: object) -> torch.Generator:
         return seeded(seed, *purpose)
 
-    return FitContext(encoder.compute_features, generator)
+    return FitContext(encoder.compute_features, generator, encoder.compute_unlabelled)
 
 
 def _own_clusters(problem: Problem, encoder: PoolEncoder) -> dict[str, np.ndarray]:

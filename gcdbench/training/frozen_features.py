@@ -130,21 +130,39 @@ class FeatureStore:
 class Trunk:
     """The frozen part of a backbone as it was loaded; detects whether a method has changed it.
 
-    All cells share the features of an unchanged trunk. A method that changes weights or modules
-    below the trained blocks gets its own features, stored under ``owner``, the cell's key.
+    Features of an unchanged trunk are shared by all cells. A method that changes weights or modules
+    below the trained blocks gets features of its own, kept under ``owner``, the cell's key. With
+    ``mixed`` matrix products are made in that type, as in training.
     """
 
-    def __init__(self, backbone: Backbone, device: torch.device, owner: str) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        device: torch.device,
+        owner: str,
+        mixed: torch.dtype | None = None,
+    ) -> None:
         self.device = device
         self.owner = owner
+        self.mixed = mixed
         self.loaded = backbone
-        self.digest = trunk_digest(backbone, device)
+        self.digest = self._digest(backbone)
 
     def key(self, backbone: Backbone) -> str:
         """Return the key of features that this backbone computes now."""
-        if backbone is self.loaded and trunk_digest(backbone, self.device) == self.digest:
+        now = self._digest(backbone)
+        if backbone is self.loaded and now == self.digest:
             return self.digest
-        return digest(self.owner, trunk_digest(backbone, self.device))
+        return digest(self.owner, now)
+
+    def _digest(self, backbone: Backbone) -> str:
+        found = trunk_digest(backbone, self.device)
+        return found if self.mixed is None else digest(found, self.mixed)
+
+
+def autocast(device: torch.device, mixed: torch.dtype | None) -> torch.autocast:
+    """Return the context in which matrix products are made in a type, or as they are."""
+    return torch.autocast(device.type, mixed, enabled=mixed is not None)
 
 
 def trunk_digest(backbone: Backbone, device: torch.device) -> str:
@@ -276,12 +294,14 @@ class BankedLoader:
         store: FeatureStore,
         trunk_key: str,
         device: torch.device,
+        mixed: torch.dtype | None = None,
     ) -> None:
         self.loader = loader
         self.backbone = backbone
         self.depth = depth
         self.number = number
         self.device = device
+        self.mixed = mixed
         self.labels = loader.labels
         self.steps_per_epoch = loader.steps_per_epoch
         self.ids = [loader.images.images.ids[row] for row in loader.pool]
@@ -319,7 +339,9 @@ class BankedLoader:
             disable=None,
             leave=False,
         ):
-            packed = pack(self.backbone, images.to(self.device).float() / 255, depth)
+            pixels = images.to(self.device, non_blocking=True).float() / 255
+            with autocast(self.device, self.mixed):
+                packed = pack(self.backbone, pixels, depth)
             yield packed.unflatten(0, (self.number, -1)).transpose(0, 1).cpu().half()
 
     def _views_of(self, positions: list[int]) -> np.ndarray:

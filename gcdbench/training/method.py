@@ -230,6 +230,17 @@ class FitContext:
 
     compute_features: Callable[[], PoolFeatures]  # with the current weights; cached
     generator: Callable[..., torch.Generator]
+    sweep_unlabelled: Callable[[], Tensor] | None = None  # see ``compute_unlabelled``
+
+    def compute_unlabelled(self) -> Tensor:
+        """Return the features (n, d) of the unlabelled training images, in the pool's order.
+
+        They are those of ``compute_features``, but images that are only evaluated are passed over.
+        """
+        if self.sweep_unlabelled is not None:
+            return self.sweep_unlabelled()
+        pool = self.compute_features()
+        return pool.features[pool.unlabelled]
 
 
 @dataclass(frozen=True)

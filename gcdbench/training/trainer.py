@@ -15,6 +15,7 @@ from tqdm import tqdm
 from gcdbench.core.settings import TrainConfig
 from gcdbench.nn.parallel import ProcessGroup, SingleProcess
 from gcdbench.training.compose import Composed
+from gcdbench.training.frozen_features import autocast
 from gcdbench.training.method import Batch, Clock, FitContext
 
 Snapshot = dict[str, Any]  # tensors and plain values: what ``train`` can resume from
@@ -81,7 +82,20 @@ def make_optimizer(model: Composed, config: TrainConfig) -> torch.optim.SGD:
             if members:
                 groups.append({"params": members, "weight_decay": decay, "scale": scale})
     fused = any(p.is_cuda for p in model.parameters())  # one launch, and no wait for the scaler
-    return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, fused=fused or None)
+    made = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, fused=fused or None)
+    fill_momentum(made)
+    return made
+
+
+def fill_momentum(optimizer: torch.optim.SGD) -> None:
+    """Let the momentum of a fused optimiser begin with zeros where it has not begun.
+
+    Torch leaves it uninitialised in a first step that is skipped because a scaled gradient is not
+    finite, and the second step would take it for numbers.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group["fused"] and group["momentum"] else ():
+            optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
 
 
 def mixed_precision(config: TrainConfig, device: torch.device) -> torch.dtype | None:
@@ -190,7 +204,7 @@ class _Loop:
 
     def step(self, batch: Batch, clock: Clock) -> None:
         """Make one step."""
-        with torch.autocast(self.device.type, self.mixed, enabled=self.mixed is not None):
+        with autocast(self.device, self.mixed):
             step = self.model.step(batch, clock)
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(step.loss).backward()
@@ -240,6 +254,7 @@ class _Loop:
         self.optimizer.load_state_dict(snapshot["optimizer"])
         for group, own in zip(self.optimizer.param_groups, fused, strict=True):
             group["fused"] = own  # the checkpoint may come from another device
+        fill_momentum(self.optimizer)
         if snapshot["scaler"]:  # empty if the run began without scaling, as on a CPU
             self.scaler.load_state_dict(snapshot["scaler"])
         self.epoch, self.weights = int(snapshot["epoch"]), snapshot["weights"]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from device import rule_cases
+from device import op_cases, rule_cases
 from device.bench import DeviceBench, presets
 from device.pretend.machine import one_gpu
 from device.pretend.tensor import CUDA
@@ -233,6 +233,8 @@ def _close(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 GROUPS: dict[str, Callable[[], dict[str, Case]]] = {
     "rules": rule_cases.rule_cases,
+    "operations": op_cases.op_cases,
+    "steps": op_cases.step_cases,
     "methods": method_cases,
     "techniques": technique_cases,
     "caches": cache_cases,

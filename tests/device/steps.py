@@ -38,11 +38,17 @@ def backbone() -> Backbone:
     return Backbone(vit.eval(), mean=(0.5,) * 3, std=(0.5,) * 3, image_size=SIZE)
 
 
-def count_steps(spec: MethodSpec, *, steps: int = 2, batch_size: int = 64) -> Counts:
-    """Return the counts of some steps, after one that is not counted."""
+def toy_task() -> Task:
+    """Return a task in which a quarter of the images is labelled."""
     labels = torch.arange(POOL) % CLASSES
     labels[(torch.arange(POOL) >= POOL // 2) | (labels >= OLD)] = -1
-    task = Task(CLASSES, OLD, labels, EPOCHS, STEPS_PER_EPOCH, 0)
+    return Task(CLASSES, OLD, labels, EPOCHS, STEPS_PER_EPOCH, 0)
+
+
+def count_steps(spec: MethodSpec, *, steps: int = 2, batch_size: int = 64) -> Counts:
+    """Return the counts of some steps, after one that is not counted."""
+    task = toy_task()
+    labels = task.labels
     names = (spec.method, *spec.techniques)
     configs = {name: dict(SETTINGS.get(name, {})) for name in names}
     configs[spec.method] |= small_config("method", spec.method)

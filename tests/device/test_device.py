@@ -16,7 +16,10 @@ from device.cases import GROUPS
 from device.pretend.environment import build, compiler, device_environment
 
 SECONDS = 600
-SHARES = (("methods", "rules", "scores"), ("techniques", "caches", "resume"))
+SHARES = (
+    ("methods", "rules", "scores", "operations", "steps"),
+    ("techniques", "caches", "resume"),
+)
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
 

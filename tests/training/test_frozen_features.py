@@ -169,6 +169,20 @@ def test_retired_features_stay_until_others_need_their_room(problem, loader, mon
     assert computes("first")
 
 
+@pytest.mark.parametrize("budget", [1 << 30, 10])
+def test_a_sweep_of_unlabelled_images_passes_over_the_others(problem, loader, monkeypatch, budget):
+    monkeypatch.setattr("gcdbench.training.evaluator.CHUNK", 1)
+    backbone = tiny_backbone()
+    encoder = PoolEncoder(problem, loader, backbone, CPU, FeatureStore(budget), same_key)
+    pool = encoder.compute_features()
+    encoder.forget()
+    encoded: list[int] = []
+    backbone.register_forward_pre_hook(lambda _, images: encoded.append(len(images[0])))
+    found = encoder.compute_unlabelled()
+    assert torch.equal(found, pool.features[pool.unlabelled])
+    assert len(pool.unlabelled) <= sum(encoded) < len(pool.features)
+
+
 def test_a_sweep_names_its_rows(problem, loader):
     encoder = PoolEncoder(problem, loader, tiny_backbone(), CPU, FeatureStore(), same_key)
     store = encoder.compute_features()
