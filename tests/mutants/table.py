@@ -263,6 +263,8 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("loss / (known != UNLABELLED).sum().clamp(min=1)", "loss / len(known)"),
             ("alpha * hard + (1 - alpha) * log_p.mean(1)", "alpha * hard + (1 - alpha) * log_p.sum(1)"),
             ("scale * math.exp(-5.0 * missing**2)", "scale * math.exp(-5.0 * missing)"),
+        ],
+        path("simgcd"): [
             ('"contrast": (1 - sup_weight) * contrast', '"contrast": sup_weight * contrast'),
         ],
     },
