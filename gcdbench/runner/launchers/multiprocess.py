@@ -27,10 +27,10 @@ from gcdbench.errors import UserError
 from gcdbench.experiment import heartbeat, records
 from gcdbench.experiment.outcome import CHANGED, Attempt, Outcome
 from gcdbench.experiment.plan import Cell
-from gcdbench.runner import child
 from gcdbench.runner.cell import CellRun, RunContext
 from gcdbench.runner.contained import Contained
 from gcdbench.runner.devices import check_devices, device_of_rank
+from gcdbench.runner.launchers import child
 from gcdbench.runner.launchers.local import explain, no_folder, run_locked, run_queue
 from gcdbench.runner.launchers.pool import POLL_SECONDS, block_sigint, cause_of_death
 from gcdbench.runner.options import (

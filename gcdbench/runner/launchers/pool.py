@@ -28,9 +28,9 @@ from gcdbench.core import registry
 from gcdbench.experiment import heartbeat, records
 from gcdbench.experiment.outcome import CHANGED, Attempt, Outcome
 from gcdbench.experiment.plan import Cell
-from gcdbench.runner import child
 from gcdbench.runner.cell import RunContext
 from gcdbench.runner.devices import choose_device
+from gcdbench.runner.launchers import child
 from gcdbench.runner.launchers.local import WAIT_SECONDS, SequentialRunner, log_result, no_folder
 from gcdbench.runner.options import (
     RunOptions,
