@@ -127,20 +127,20 @@ def test_a_cell_that_hangs_fails_at_its_time_limit_and_the_run_goes_on(toy, ende
     registry.add_plugin(ender("time.sleep(1000)"))
     cells = [*toy.cells("simgcd+ender", datasets=("toy",)), toy.cell("gcd")]
     began = time.monotonic()
-    outcome = toy.run(cells, cell_timeout=3.0)
-    assert time.monotonic() - began < 30
+    outcome = toy.run(cells, cell_timeout=12.0)
+    assert time.monotonic() - began < 60
     ((failed, message),) = outcome.failed
     assert failed.spec.text == "simgcd+ender"
-    assert "longer than --cell-timeout allows (0.05 minutes)" in message
+    assert "longer than --cell-timeout allows (0.2 minutes)" in message
     assert [cell.spec.text for cell in outcome.trained] == ["gcd"]
 
 
 def test_a_cell_that_makes_no_step_fails_although_it_computes(toy, ender):
     registry.add_plugin(ender("while True: pass"))
     ((_, message),) = toy.run(
-        toy.cells("simgcd+ender", datasets=("toy",)), stall_timeout=2.0
+        toy.cells("simgcd+ender", datasets=("toy",)), stall_timeout=6.0
     ).failed
-    assert "no step for 0.0333333 minutes (--stall-timeout)" in message
+    assert "no step for 0.1 minutes (--stall-timeout)" in message
 
 
 SWALLOW = """
@@ -157,7 +157,7 @@ def test_a_cell_that_swallows_the_limit_takes_its_process_with_it(toy, ender):
 
     def run() -> None:
         watchdog.GRACE_SECONDS = 1.0
-        toy.run(cells, stall_timeout=2.0)
+        toy.run(cells, stall_timeout=6.0)
 
     assert ended(fork(run)) == watchdog.FAILED
     note = heartbeat.read(records.cell_folder(toy.results, cells[0]), heartbeat.FAILURE)

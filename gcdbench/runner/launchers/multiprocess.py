@@ -30,6 +30,7 @@ from gcdbench.experiment.plan import Cell
 from gcdbench.runner.cell import CellRun, RunContext
 from gcdbench.runner.contained import Contained
 from gcdbench.runner.devices import check_devices, device_of_rank
+from gcdbench.runner.launchers import child
 from gcdbench.runner.launchers.local import explain, no_folder, run_locked, run_queue
 from gcdbench.runner.launchers.pool import POLL_SECONDS, block_sigint, cause_of_death
 from gcdbench.runner.options import (
@@ -171,9 +172,10 @@ class MultiProcessRunner:
             return None, codes
 
     def _start(self, slot: WorkerSlot, url: str, there: Connection, cell: Cell) -> SpawnProcess:
-        worker = Worker(slot, len(self.slots), url, cell, cell.key, os.getpid())
-        arguments = (worker, there, self.options)
-        process = multiprocessing.get_context("spawn").Process(target=_serve, args=arguments)
+        worker = Worker(slot, len(self.slots), url, cell, cell.key)
+        serving = (os.getpid(), f"{__name__}:{_serve.__name__}")
+        arguments = (*serving, worker, there, self.options)
+        process = multiprocessing.get_context("spawn").Process(target=child.serve, args=arguments)
         with threads_of_children(slot.threads), block_sigint():
             process.start()
         return process
@@ -215,7 +217,6 @@ class Worker:
     url: str  # for the rendezvous of the processes
     cell: Cell
     key: str
-    parent: int  # the process that started it, which may die while this one is importing
 
     def join(self, options: RunOptions) -> TorchProcessGroup:
         """Join the group, as if torchrun had started this process."""
@@ -229,20 +230,20 @@ class Worker:
         return TorchProcessGroup(device_of_rank(options.device, self.slot.number), self.url)
 
 
-def _serve(worker: Worker, parent: Connection, options: RunOptions) -> None:
+def _serve(parent: int, worker: Worker, answers: Connection, options: RunOptions) -> None:
     """Run a cell as one of several processes; the main one sends the result to the parent."""
-    with Stop(parent=worker.parent) as stop:  # also while it waits for the others
-        _serve_group(worker, parent, options, stop)
+    with Stop(parent=parent) as stop:  # also while it waits for the others
+        _serve_group(worker, answers, options, stop)
 
 
-def _serve_group(worker: Worker, parent: Connection, options: RunOptions, stop: Stop) -> None:
+def _serve_group(worker: Worker, answers: Connection, options: RunOptions, stop: Stop) -> None:
     group = worker.join(options)
     try:
         member = GroupMember(RunContext(options, group.device, stop=stop, group=group), group)
         same = worker.cell.key == worker.key
         answer = member(worker.cell) if same else Attempt("failed", CHANGED)
         if group.is_main:
-            parent.send(answer)
+            answers.send(answer)
     except Interrupted:
         sys.exit(INTERRUPTED)
     except Exception as error:  # its traceback is in the cell's folder

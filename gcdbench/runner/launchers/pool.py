@@ -30,6 +30,7 @@ from gcdbench.experiment.outcome import CHANGED, Attempt, Outcome
 from gcdbench.experiment.plan import Cell
 from gcdbench.runner.cell import RunContext
 from gcdbench.runner.devices import choose_device
+from gcdbench.runner.launchers import child
 from gcdbench.runner.launchers.local import WAIT_SECONDS, SequentialRunner, log_result, no_folder
 from gcdbench.runner.options import (
     RunOptions,
@@ -175,8 +176,10 @@ class Pool:
         here, there = context.Pipe()
         taken = [worker.slot for worker in self.workers]
         slot = next(slot for slot in self.slots if slot not in taken)
-        arguments = (there, slot, replace(self.options, plugins=plugin_files()), os.getpid())
-        process = context.Process(target=_serve, args=arguments, name=f"gcdbench {slot.device}")
+        serving = (os.getpid(), f"{__name__}:{_serve.__name__}")
+        arguments = (*serving, there, slot, replace(self.options, plugins=plugin_files()))
+        name = f"gcdbench {slot.device}"
+        process = context.Process(target=child.serve, args=arguments, name=name)
         with threads_of_children(slot.threads), block_sigint():
             process.start()
         there.close()
@@ -228,11 +231,8 @@ def block_sigint() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(connection: Connection, slot: WorkerSlot, options: RunOptions, parent: int) -> None:
-    """Run the cells that the parent sends, until it sends None or is gone.
-
-    The parent's number is handed over: it may have died while this process was importing.
-    """
+def _serve(parent: int, connection: Connection, slot: WorkerSlot, options: RunOptions) -> None:
+    """Run the cells that the parent sends, until it sends None or is gone."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
     stop = Stop(parent=parent)
     with stop:

@@ -1,0 +1,114 @@
+"""A grid with two jobs that is killed twenty times ends in the same leaderboard, with no orphans.
+
+The moments are new in every run; GCDBENCH_KILL_SEED repeats those of a run that failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.toy import Toy, make_toy
+
+from gcdbench.experiment import heartbeat
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+ROUNDS = 20
+VICTIMS = ("parent", "worker", "both")
+MOMENTS = ("import", "training", "training", "record")
+FLAGS = ("--methods", "simgcd", "gcd", "orca", "--seeds", "0", "1", "2", "--device", "cpu")
+
+
+def descendants(pid: int) -> set[int]:
+    """Return all processes below one."""
+    found: set[int] = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            if parent == pid:
+                found |= {int(path.parent.name)} | descendants(int(path.parent.name))
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def workers(pid: int) -> list[int]:
+    """Return the processes that train: not the one that tracks their resources."""
+    found = []
+    for child in descendants(pid):
+        with contextlib.suppress(OSError):
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(child)
+    return sorted(found)
+
+
+def wait_for(process: subprocess.Popen[str], toy: Toy, moment: str, rng: random.Random) -> None:
+    """Wait until a run has come to a moment, or is over."""
+    before = len(list(toy.results.glob("*/*/*/record.json")))
+    while process.poll() is None:
+        if moment == "import" and len(workers(process.pid)) == 2:
+            break
+        if moment == "training" and any(toy.results.glob(f"*/*/*/{heartbeat.PROGRESS}")):
+            break
+        if moment == "record" and len(list(toy.results.glob("*/*/*/record.json"))) > before:
+            break
+        time.sleep(0.01)
+    time.sleep(rng.uniform(0, 1.0 if moment != "import" else 3.0))
+
+
+def kill(pids: set[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.timeout(3000)
+def test_a_grid_killed_twenty_times_ends_in_the_same_leaderboard(tmp_path):
+    seed = int(os.environ.get("GCDBENCH_KILL_SEED", random.randrange(10**6)))
+    sys.stderr.write(f"GCDBENCH_KILL_SEED={seed}\n")
+    rng = random.Random(seed)
+    whole = make_toy(tmp_path, ("toy", "other"))
+    broken = whole.elsewhere("broken")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    assert whole.start("run", *FLAGS, "--jobs", "2", **quiet).wait() == 0
+    kills = slowest = 0.0
+    for number in range(ROUNDS):
+        victim, moment = VICTIMS[number % 3], MOMENTS[number % 4]
+        process = broken.start("run", *FLAGS, "--jobs", "2", **quiet)
+        wait_for(process, broken, moment, rng)
+        everybody = {process.pid} | descendants(process.pid)
+        some = set(workers(process.pid)[:1]) if victim != "parent" else set()
+        kills += process.poll() is None
+        kill(some | ({process.pid} if victim != "worker" else set()))
+        if victim == "worker":  # the run goes on without it; its end is not waited for
+            time.sleep(1.0)
+            everybody |= descendants(process.pid)
+            kill({process.pid})
+        process.wait()
+        began = time.monotonic()
+        while any(map(alive, everybody)) and time.monotonic() - began < 30:
+            time.sleep(0.1)
+        took = time.monotonic() - began
+        slowest = max(slowest, took)
+        count = len(list(broken.results.glob("*/*/*/record.json")))
+        sys.stderr.write(f"{number}: {victim} in {moment}, {count} records, gone in {took:.1f} s\n")
+        assert not any(map(alive, everybody))
+    assert kills > 5  # the last ones may find the grid done
+    broken.start("run", *FLAGS, "--jobs", "2", **quiet).wait()
+    assert broken.start("run", *FLAGS, **quiet).wait() == 0  # also what failed with its worker
+    boards = whole.results / "leaderboard", broken.results / "leaderboard"
+    for name in ("toy.csv", "toy.md", "toy.tex", "toy.json"):
+        one, other = ((board / name).read_bytes() for board in boards)
+        assert one == other, name
