@@ -46,6 +46,11 @@ def add_out(parser: argparse.ArgumentParser) -> None:
         "weights are the same",
     )
     parser.add_argument(
+        "--as-recorded",
+        action="store_true",
+        help="use the newest record of every cell, whatever settings and code it was made with",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="DIR", help="folder (default: RESULTS/leaderboard)"
     )
 
@@ -126,8 +131,13 @@ def load_leaderboard(
     from gcdbench.report.collect import collect
     from gcdbench.report.leaderboard import make_leaderboard
 
-    any_code = _any_code(arguments)
-    collection = collect(request, arguments.results, any_code=any_code, cells=cells)
+    collection = collect(
+        request,
+        arguments.results,
+        any_code=_any_code(arguments),
+        as_recorded=bool(getattr(arguments, "as_recorded", False)),
+        cells=cells,
+    )
     by_reason: dict[str, list[str]] = {}
     for one in collection.left_out:
         by_reason.setdefault(one.reason, []).append(one.path)

@@ -82,13 +82,15 @@ def collect(
     results: Path,
     *,
     any_code: bool = False,
+    as_recorded: bool = False,
     cells: Sequence[Cell] | None = None,
 ) -> Collection:
     """Read the records of exactly the requested cells; all recorded methods if none is named.
 
     With ``any_code``, a cell without a record of its own takes the newest one that was made by
-    another version of the code with the same settings, split and weights. ``cells`` are those of
-    the request, if they have been planned already.
+    another version of the code with the same settings, split and weights; with
+    ``as_recorded``, the newest one of its dataset, method and seed, whatever it was made with.
+    ``cells`` are those of the request, if they have been planned already.
     """
     suite = Suite.load(request.suite)
     sound, left_out = _read(results)
@@ -105,7 +107,7 @@ def collect(
             continue
         if is_of(record, cell):
             chosen[cell.key] = path, record
-        elif any_code and _same_but_code(record, cell):
+        elif as_recorded or (any_code and _same_but_code(record, cell)):
             others.setdefault(cell.key, []).append((path, record))
         else:
             reason = (

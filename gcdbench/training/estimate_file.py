@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from gcdbench.data import feature_file
 from gcdbench.errors import UserError
-from gcdbench.training import feature_file
 from gcdbench.training.num_classes import KEstimate, estimate_k
 
 

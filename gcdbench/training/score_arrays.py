@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from gcdbench.data import feature_file
 from gcdbench.errors import UserError
 from gcdbench.ops.kmeans.api import semi_supervised_kmeans
-from gcdbench.training import feature_file
 from gcdbench.training.scores import SetScore, score
 
 

@@ -33,7 +33,7 @@ from gcdbench.core.registry import available
         ("show dataset cu", ["cub"]),
         ("check patch", ["patchmix"]),
         ("data verify aircr", ["aircraft"]),
-        ("data download cif", ["cifar10"]),
+        ("data download cif", ["cifar10", "cifar100"]),
         ("data stats --suite drawshift --datasets line+s", ["line+solid"]),
         ("data make-ssb-c c", ["cars", "cub"]),
         ("new-method mine --from un", ["uniot", "uno"]),

@@ -160,7 +160,7 @@ def test_the_datasets_of_a_suite_are_verified_with_their_settings(trees, tmp_pat
     suite = tmp_path / "mine.yaml"
     suite.write_text("datasets: {own: {source: folder, config: {path: mine, source: photo}}}\n")
     assert call("verify", "--suite", suite, "--workers", 1, "--data-root", trees.root) == 0
-    assert capsys.readouterr().out == "own photo: 4 images\nown: sound\n"
+    assert capsys.readouterr().out == "own photo: 4 images\nown: valid\n"
 
 
 def test_images_that_belong_to_no_class_are_counted(trees, tmp_path, capsys):

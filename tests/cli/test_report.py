@@ -35,7 +35,7 @@ def made(tmp_path_factory):
 @pytest.fixture
 def arguments(made, monkeypatch, tmp_path):
     """Return a parser of a verb's arguments; its records are invented."""
-    monkeypatch.setattr(collecting, "collect", lambda request, results, any_code: made)
+    monkeypatch.setattr(collecting, "collect", lambda *request, **more: made)
 
     def parse(add, *words):
         parser = argparse.ArgumentParser()
@@ -114,7 +114,7 @@ def test_what_is_left_out_is_said_on_the_way(made, arguments, monkeypatch, caplo
     reason = "does not match its checksum"
     left_out = [LeftOut(f"{name}/record.json", "damaged", reason) for name in "xyz"]
     changed = Collection(**{**made.__dict__, "left_out": left_out})
-    monkeypatch.setattr(collecting, "collect", lambda request, results, any_code: changed)
+    monkeypatch.setattr(collecting, "collect", lambda *request, **more: changed)
     commands.report(arguments(commands.add_report), REQUEST)
     assert caplog.messages == [f"left out: x/record.json and 2 more: {reason}"]
 
@@ -125,7 +125,7 @@ def test_records_of_any_code_are_asked_for_and_named_in_the_command(
 ):
     asked = []
 
-    def collect(request, results, *, any_code):
+    def collect(request, results, *, any_code, as_recorded, cells):
         asked.append(any_code)
         return made
 
@@ -138,6 +138,6 @@ def test_records_of_any_code_are_asked_for_and_named_in_the_command(
 
 def test_without_records_there_is_nothing_to_report(arguments, monkeypatch, made):
     empty = Collection(made.table.head(0), planned=made.planned, missing=made.planned)
-    monkeypatch.setattr(collecting, "collect", lambda request, results, any_code: empty)
+    monkeypatch.setattr(collecting, "collect", lambda *request, **more: empty)
     with pytest.raises(UserError, match="none of these cells has a record"):
         commands.report(arguments(commands.add_report), REQUEST)

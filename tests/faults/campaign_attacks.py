@@ -26,13 +26,14 @@ from gcdbench.cli.data import download
 from gcdbench.cli.main import main
 from gcdbench.core.config import parse_assignments
 from gcdbench.core.suites import Suite
+from gcdbench.data.feature_file import read as read_features
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
+from gcdbench.report.formats.data import no_formula
 from gcdbench.report.formats.latex import escape
-from gcdbench.report.formats.markdown import as_text, no_formula
+from gcdbench.report.formats.markdown import as_text
 from gcdbench.runner import checkpoint
 from gcdbench.runner.merge import merge
-from gcdbench.training.feature_file import read as read_features
 
 
 class Trap:

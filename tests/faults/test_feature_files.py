@@ -236,7 +236,7 @@ def test_a_place_that_is_no_file(tmp_path, capsys, verb):
 def test_an_archive_larger_than_the_memory_is_refused_before_it_is_read(
     tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("gcdbench.training.feature_file._free_memory", lambda: 100.0)
+    monkeypatch.setattr("gcdbench.data.feature_file._free_memory", lambda: 100.0)
     np.savez(tmp_path / "f.npz", **good())
     assert "0 GB are free" in refused(tmp_path / "f.npz", capsys, "evaluate")
 

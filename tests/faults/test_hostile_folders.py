@@ -144,7 +144,7 @@ def test_files_that_are_called_like_checkpoints_are_left_alone(toy, undisturbed)
     (folder / "checkpoint-abc.pt").write_text("mine")
     (folder / "checkpoint-99999999.pt").mkdir()
     os.mkfifo(folder / "checkpoint-88888888.pt")
-    assert states([cell], toy.results)[0].detail == "starts anew"
+    assert states([cell], toy.results)[0].detail == "starts again"
     for step in (1, 2, 3):
         checkpoint.save(folder, step, {"key": "k"})
     assert [path.name for path in checkpoint.files(folder)] == [

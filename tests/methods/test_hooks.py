@@ -32,10 +32,14 @@ def at(step: int) -> Clock:
     return Clock(0, step, epochs=4, steps_per_epoch=500, seed=0)
 
 
+def provided(name: str) -> tuple[str, ...]:
+    return tuple(registry.get("method", name).constants.get("provides", ()))
+
+
 # --- methods
 
 
-@pytest.mark.parametrize("name", [n for n in METHODS if n not in ("gcd", "uniot")])
+@pytest.mark.parametrize("name", [n for n in METHODS if n != "uniot" and "logits" in provided(n)])
 def test_logits_of_a_step_are_those_that_predict(name):
     made = started(name)
     step = made.loss()
@@ -73,7 +77,7 @@ def test_gcd_clusters_directions_with_labelled_images_in_the_clusters_of_their_c
     labels[labelled] = classes[labelled]
     queries = rows[30:]
     pool = PoolFeatures(features, {}, labels, labelled, unlabelled, queries)
-    found = made.model.predict(pool, made.services)
+    found = made.model.predict(pool, made.context)
     old = classes[queries] < 4
     assert torch.equal(found[old], classes[queries][old])
     new = found[~old]
@@ -119,7 +123,7 @@ def test_uniot_draws_all_old_classes_equally_often_as_its_code_does():
     made = started("uniot", preset="released", hidden_dim=16, projection_dim=8)
     labels = torch.tensor([0, 0, 0, 1, 2, 2, -1, -1, -1, -1])
     made.model.method.task = replace(made.task, labels=labels)
-    weights = made.model.begin_epoch(made.clock(), made.services)
+    weights = made.model.begin_epoch(made.clock(), made.context)
     ninth = 1 / 9
     assert weights.tolist() == pytest.approx([ninth] * 3 + [1 / 3, 1 / 6, 1 / 6] + [0.25] * 4)
 
@@ -146,7 +150,7 @@ def test_uno_and_orca_start_an_epoch_with_empty_sums():
     orca.update()
     hidden = int((orca.labels[orca.mixed_rows()] < 0).sum())
     assert orca.model.method.confidence[1] == hidden
-    orca.model.begin_epoch(orca.clock(), orca.services)
+    orca.model.begin_epoch(orca.clock(), orca.context)
     assert not orca.model.method.confidence.any()
 
 
@@ -177,7 +181,7 @@ def agreement(found: torch.Tensor, classes: torch.Tensor) -> float:
 def test_gcd_can_cluster_every_evaluation_set_by_itself(clustering):
     made = started("gcd", clustering=clustering, hidden_dim=8, out_dim=8, bottleneck_dim=8)
     pool, classes = two_sets()
-    found = made.model.predict(pool, made.services)
+    found = made.model.predict(pool, made.context)
     near, far = slice(0, 30), slice(30, None)
     assert agreement(found[near], classes[near]) == 1
     if clustering == "per_set":
@@ -185,7 +189,7 @@ def test_gcd_can_cluster_every_evaluation_set_by_itself(clustering):
         assert torch.equal(found[near][old], classes[near][old])
     else:
         assert agreement(found[far], classes[far]) == 1
-        pooled = started("gcd").model.predict(pool, made.services)
+        pooled = started("gcd").model.predict(pool, made.context)
         assert agreement(pooled[far], classes[far]) < 1
 
 
@@ -194,13 +198,13 @@ def test_gcd_refuses_to_cluster_sets_that_share_images():
     pool, _ = two_sets()
     twice = replace(pool, sets=(pool.sets[0], pool.sets[0]))
     with pytest.raises(ValueError, match="in two evaluation sets"):
-        made.model.predict(twice, made.services)
+        made.model.predict(twice, made.context)
 
 
 # --- diagnostics
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [n for n in METHODS if n == "gcd" or "logits" in provided(n)])
 def test_every_method_tells_the_share_of_unlabelled_rows_that_it_takes_for_new(name):
     small = {"detect_after": -1, "hidden_dim": 16, "projection_dim": 8} if name == "uniot" else {}
     made = started(name, **small)
@@ -232,7 +236,7 @@ def test_the_share_predicted_new_is_that_of_the_unlabelled_rows_of_all_views(mon
 def test_batches_are_half_labelled_or_drawn_as_the_pool_is(sampling, share):
     made = bench(MethodSpec.parse("simgcd"))
     made.model.method.task = replace(made.task, sampling=sampling)
-    weights = made.model.begin_epoch(made.clock(), made.services)
+    weights = made.model.begin_epoch(made.clock(), made.context)
     labelled = weights[made.labels >= 0].sum() / weights.sum()
     assert labelled.item() == pytest.approx(share)
 
@@ -321,7 +325,7 @@ def test_the_method_and_every_technique_hear_of_a_step(monkeypatch):
 
 def test_weights_pass_through_all_techniques():
     made, _ = loud()
-    found = made.model.begin_epoch(made.clock(), made.services)
+    found = made.model.begin_epoch(made.clock(), made.context)
     torch.testing.assert_close(found, 1.5 * balanced_weights(made.labels))
 
 

@@ -57,7 +57,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     "methods/gcd.py": {
         path("gcd and not simgcd"): [
             ('"contrast": (1 - w) * contrast', '"contrast": w * contrast'),
-            ("sup_con(z[labelled], labels[labelled]", "sup_con(z, labels"),
+            ("sup_con(z[rows], labels[rows]", "sup_con(z, labels"),
         ],
         hooks("gcd"): [
             ("            normalise=True,\n        )\n", "        )\n"),
@@ -77,7 +77,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("        return -estimate", "        return estimate"),
             ("hidden = [reverse_gradient(x) for x in hidden]", "pass"),
             ("fooled = estimate.detach() < INDEPENDENT", "fooled = estimate.detach() > INDEPENDENT"),
-            ("return hidden.index_copy(0, order[~labelled]", "return hidden.index_copy(0, order[labelled]"),
+            ("batch.here(order[~labelled])", "batch.here(order[labelled])"),
             ("known = self.config, torch.where(batch.labelled, 0, UNLABELLED)", "known = self.config, batch.labels"),
             ("if labelled.all() or not labelled.any()", "if labelled.all()"),
             ("backbone.read_from(config.semantic_block)", "backbone.tap(config.semantic_block)"),
@@ -96,7 +96,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("c.entropy_weight * spread", "-c.entropy_weight * spread"),
         ],
         (*ORCA, "tests/methods/test_hooks.py", "-k", "not contract and not gcd and not uniot"): [
-            ("sure = confidence(first.detach()[batch.labels == UNLABELLED])", "sure = confidence(first.detach()[batch.labels != UNLABELLED])"),
+            ("sure = confidence(first.detach()[batch.unlabelled_rows])", "sure = confidence(first.detach()[batch.labelled_rows])"),
             ("        unit_rows_(self.classifier.weight)", "        self.classifier"),
             ("        self.confidence.zero_()", "        self.confidence"),
         ],
@@ -143,7 +143,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     },
     "methods/ncdd.py": {
         ("tests/methods/test_ncdd.py", "tests/methods/test_hooks.py", "-k", "ncdd"): [
-            ("unlabelled = logits[labels == UNLABELLED]", "unlabelled = logits"),
+            ("unlabelled = logits[batch.in_views(batch.unlabelled_rows)]", "unlabelled = logits"),
             ('terms["certainty"] = weight * mean_entropy(unlabelled)', 'terms["certainty"] = -weight * mean_entropy(unlabelled)'),
             ('        del terms["entropy"]', "        labels"),
             ("weight = (1 - c.sup_weight) * c.information_weight", "weight = c.sup_weight * c.information_weight"),
@@ -152,7 +152,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     # --- techniques
     "methods/techniques/mcc.py": {
         seams("mcc"): [
-            ("hidden = self.config, ~batch.per_view(batch.labelled)", "hidden = self.config, batch.per_view(batch.labelled)"),
+            ("batch.in_views(batch.unlabelled_rows)", "batch.in_views(batch.labelled_rows)"),
             ("c.scale * step.logits[hidden]", "c.scale * step.logits"),
             ('"confusion": c.weight * confusion', '"confusion": -c.weight * confusion'),
         ],
@@ -171,7 +171,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("share = attention_share(beta, scores[source])", "share = 1 - attention_share(beta, scores[source])"),
             ("mixed = patch_mix(patches[source], patches[target], beta)", "mixed = patch_mix(patches[target], patches[source], beta)"),
             ("cosines.scatter_(1, self.place[index][:, None], -torch.inf)", "self.place[index]"),
-            ("hidden = ~batch.labelled\n", "hidden = batch.labelled | ~batch.labelled\n"),
+            ("hidden = batch.unlabelled_rows\n", "hidden = batch.order\n"),
             (".float().softmax(1).square()", ".float().softmax(1)"),
         ],
     },
@@ -227,14 +227,14 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
         seams("cutmix"): [
             ("boxes, share = cutmix_boxes(", "boxes, _ = cutmix_boxes("),
             ('if self.config.share == "image" else 1', "if True else 1"),
-            ("[cutmix(view, partners, boxes) for view in batch.views]", "[cutmix(batch.views[0], partners, boxes), batch.views[1]]"),
+            ("[cutmix(view, *here) for view in batch.views]", "[cutmix(batch.views[0], *here), batch.views[1]]"),
         ],
     },
     "methods/techniques/mixup.py": {
         seams("mixup"): [
             ('if self.config.share == "image" else 1', "if True else 1"),
-            ("mixup(view, partners, share)", "mixup(view, partners, 1 - share)"),
-            ("partners[order] = order[partners_within(batch.labelled[order], generator=generator)]", "partners[order] = order.flip(0)"),
+            ("mixup(view, *here)", "mixup(view, here[0], 1 - here[1])"),
+            ("partners[order] = order[partners_within(batch.cpu_labelled[order], generator=generator)]", "partners[order] = order.flip(0)"),
         ],
     },
     "methods/techniques/mixstyle.py": {
@@ -344,9 +344,9 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("share = labelled.sum().double() / (~labelled).sum().clamp(min=1)", "share = (~labelled).sum().double() / labelled.sum().clamp(min=1)"),
         ],
         seams("mixup or cutmix"): [
-            ("own = share >= 0.5", "own = share <= 0.5"),
+            ("share.cpu() >= 0.5", "share.cpu() <= 0.5"),
             ("share[:, None] * targets + (1 - share)[:, None] * targets[partners]", "targets"),
-            ("index=torch.where(own, self.index, self.index[partners])", "index=self.index"),
+            ("index=self.here(index)", "index=self.index"),
         ],
     },
     "gcdbench/training/trainer.py": {
@@ -360,7 +360,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("(config.lr - floor) * epoch / max(warmup - 1, 1)", "(config.lr - floor) * epoch / max(warmup, 1)"),
         ],
         path("simgcd"): [
-            ("momentum=config.momentum)", "momentum=config.momentum, nesterov=True)"),
+            ("momentum=config.momentum, fused", "momentum=config.momentum, nesterov=True, fused"),
             ("        self.optimizer.zero_grad(set_to_none=True)\n", ""),
             ("((decayed, config.weight_decay), (flat, 0.0))", "((decayed, 0.0), (flat, 0.0))"),
         ],

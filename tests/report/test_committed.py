@@ -22,7 +22,7 @@ SUFFIXES = {
 @pytest.mark.parametrize("suite", SUFFIXES)
 def test_committed_leaderboards_follow_from_the_committed_records(suite, tmp_path):
     request = Request(suite, METHODS, seeds=(0, 1, 2, 3, 4))
-    found = collect(request, COMMITTED / "records", any_code=True)
+    found = collect(request, COMMITTED / "records", as_recorded=True)
     assert (found.missing, found.left_out) == ([], [])
     write_all(make_leaderboard(found, suite), tmp_path)
     for suffix in SUFFIXES[suite]:

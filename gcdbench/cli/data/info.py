@@ -69,7 +69,7 @@ def describe_suite(name: str, root: Any) -> dict[str, Any]:
     domains = list(dict.fromkeys(str(c["source"]) for c in configs if "source" in c))
     entry = next(iter(suite.datasets.values()))
     row: dict[str, Any] = {
-        "source": name,
+        "dataset": name,
         "summary": suite.description,
         "title": name,
         "homepage": suite.data.get("homepage"),
