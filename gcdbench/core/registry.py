@@ -95,6 +95,13 @@ def get(kind: str, name: str) -> PluginInfo:
     return info
 
 
+def file_plugins() -> frozenset[tuple[str, str, Path]]:
+    """Return kind, name and path of the plug-ins that were given as files."""
+    return frozenset(
+        (kind, name, info.path) for kind, named in _plugins.items() for name, info in named.items()
+    )
+
+
 def load(kind: str, name: str) -> type:
     """Import a plug-in and return its class."""
     info = get(kind, name)

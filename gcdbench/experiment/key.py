@@ -61,9 +61,17 @@ def file_hash(path: Path) -> str:
 
 def code_hash(spec: MethodSpec, dataset: str) -> str:
     """Return the hash of the code that makes the numbers of a method on a dataset."""
+    return _code_hash(_plugin_files(spec, dataset, registry.file_plugins()))
+
+
+@cache
+def _plugin_files(
+    spec: MethodSpec, dataset: str, added: frozenset[tuple[str, str, Path]]
+) -> tuple[Path, ...]:
+    """Return the files of a method, its techniques and a dataset, with these files added."""
     plugins = [registry.get("method", spec.method), registry.get("dataset", dataset)]
     plugins += [registry.get("technique", name) for name in spec.techniques]
-    return _code_hash(tuple(info.path for info in plugins))
+    return tuple(info.path for info in plugins)
 
 
 @cache
@@ -85,7 +93,7 @@ def score_version() -> str:
 
 def forget_code() -> None:
     """Clear the caches, so that all code is read again: it may have changed on disk."""
-    for cached in (_code_hash, score_version, _module, _is_module):
+    for cached in (_code_hash, _plugin_files, score_version, _module, _is_module):
         cached.cache_clear()
 
 
