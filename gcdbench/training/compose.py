@@ -108,7 +108,7 @@ class Composed(nn.Module):
         """Return the share of unlabelled rows that the method's own classifier takes for new."""
         if step.logits is None or self.auxiliary is not None:
             return {}
-        chosen = step.logits[~batch.per_view(batch.labelled)].argmax(1)
+        chosen = step.logits[batch.in_views(batch.unlabelled_rows)].argmax(1)
         return {"predicted_new": (chosen >= self.method.task.num_old).float().mean()}
 
     def _recording(self) -> contextlib.AbstractContextManager[Recording]:

@@ -15,6 +15,7 @@ from gcdbench.core import registry
 from gcdbench.experiment import records
 from gcdbench.experiment.heartbeat import TRACEBACK
 from gcdbench.experiment.plan import Cell, Request, make_cells
+from gcdbench.experiment.record import Record
 from gcdbench.runner import cell as cell_module
 from gcdbench.runner.launchers.local import LocalLauncher
 from gcdbench.runner.options import RunOptions
@@ -63,7 +64,7 @@ class DeviceBench:
         self.runs += 1
         return self.folder / f"results-{self.runs}"
 
-    def run(self, cell: Cell, *, device: str = "cuda", **options: Any) -> dict[str, Any]:
+    def run(self, cell: Cell, *, device: str = "cuda", **options: Any) -> Record:
         """Run a cell and return its record; fail with the traceback of the cell."""
         results = options.pop("results", None) or self.results()
         initialised = options.pop("initialised", True)
@@ -73,7 +74,7 @@ class DeviceBench:
         if note.exists():
             raise AssertionError(note.read_text(encoding="utf-8"))
         record = records.read_done(results, cell)
-        assert isinstance(record, dict), record
+        assert isinstance(record, Record), record
         return record
 
     def interrupted(self, cell: Cell, *, device: str, after: int) -> Path:
