@@ -26,6 +26,7 @@ from gcdbench.plugin import (
     Step,
     Task,
     assign,
+    full_precision,
     info_nce,
     semi_supervised_kmeans,
     sup_con,
@@ -72,6 +73,7 @@ class GCD(Method):
         terms = {"contrast": (1 - w) * contrast, "sup_contrast": w * sup_contrast}
         return Step(terms, features, diagnostics=self._predicted_new(features, batch, clock))
 
+    @full_precision
     def _predicted_new(self, features: Tensor, batch: Batch, clock: Clock) -> dict[str, Tensor]:
         """Cluster the last batch of an epoch, to watch the share of images in new clusters.
 

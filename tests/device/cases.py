@@ -24,11 +24,13 @@ from device.pretend.machine import one_gpu
 from device.pretend.tensor import CUDA
 from gcdbench.cli.main import main as command
 from gcdbench.core import registry
+from gcdbench.experiment.record import Record
 from gcdbench.ops.metrics import accuracies
 from gcdbench.training.method import Technique
 from gcdbench.training.num_classes import estimate_k
 
 Case = Callable[[DeviceBench], None]
+UNTRIED = {"cms"}  # faiss reads its tensors by their address, which the pretend device has not
 SHORT = {"epochs": 1, "eval_every": 0}
 KEPT = {"view_bank": 2, **SHORT}
 
@@ -44,7 +46,7 @@ def _case(spec: str, **settings: Any) -> Case:
 
 def method_cases() -> dict[str, Case]:
     """Every method, from images and from kept features, and its choices that change the step."""
-    names = list(registry.available("method"))
+    names = [name for name in registry.available("method") if name not in UNTRIED]
     odd = {
         "uno with a queue and soft targets": _case("uno+cutmix", uno={"queue": 8}, train=SHORT),
         "orca measured in training": _case("orca", orca={"measure": "training"}),
@@ -83,7 +85,8 @@ def technique_cases() -> dict[str, Case]:
         long = {} if registry.load("technique", name).weights is not Technique.weights else SHORT
         cases[f"simgcd+{name}"] = _case(f"simgcd+{name}", train=long, **settings)
     for kind in ("method", "technique"):
-        for name, found in presets(kind).items():
+        chosen = {n: found for n, found in presets(kind).items() if n not in UNTRIED}
+        for name, found in chosen.items():
             spec = name if kind == "method" else f"simgcd+{name}"
             for preset in found:
                 settings = {name: {"preset": preset}, "train": SHORT}
@@ -107,13 +110,13 @@ def cache_cases() -> dict[str, Case]:
         cell = bench.cell(spec, train=KEPT)
         kept = {"cache": bench.folder / "cache", "cache_bytes": 10**9}
         first, second = (bench.run(cell, **kept) for _ in range(2))
-        assert first["curve"] == second["curve"]
+        assert first.curve == second.curve
 
     def float32(bench: DeviceBench) -> None:
         for spec in ("simgcd", "hilo"):
             cell = bench.cell(spec, train={"precision": "float32"})
             there, here = (bench.run(cell, device=device) for device in ("cuda", "cpu"))
-            assert _close(there, here), (there["curve"], here["curve"])
+            assert _close(there, here), (there.curve, here.curve)
 
     def untouched(bench: DeviceBench) -> None:
         bench.run(bench.cell("simgcd", train=SHORT), device="auto", initialised=False)
@@ -144,7 +147,7 @@ def resume_cases() -> dict[str, Case]:
         cell = bench.cell(spec, **settings)
         whole = bench.run(cell)
         rest = bench.run(cell, results=bench.interrupted(cell, device="cuda", after=3))
-        assert _close(whole, rest), (whole["curve"], rest["curve"])
+        assert _close(whole, rest), (whole.curve, rest.curve)
 
     def elsewhere(began: str, ends: str, precision: str, bench: DeviceBench) -> None:
         cell = bench.cell("simgcd", train={"precision": precision})
@@ -219,11 +222,10 @@ def score_cases() -> dict[str, Case]:
     }
 
 
-def _close(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _close(one: Record, other: Record) -> bool:
     """Tell whether the loss terms of two records agree but for rounding."""
     pairs = [
-        (first["terms"], second["terms"])
-        for first, second in zip(one["curve"], other["curve"], strict=True)
+        (first.terms, second.terms) for first, second in zip(one.curve, other.curve, strict=True)
     ]
     return all(
         a.keys() == b.keys() and np.allclose(list(a.values()), list(b.values()), atol=1e-3)
