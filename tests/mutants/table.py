@@ -335,7 +335,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("extra += list(self.auxiliary.parameters())", "extra += []"),
             ("return self.auxiliary(features) / AUXILIARY_TEMP", "return self.auxiliary(features)"),
             ("(chosen >= self.method.task.num_old)", "(chosen > self.method.task.num_old)"),
-            ("step.logits[~batch.per_view(batch.labelled)]", "step.logits"),
+            ("step.logits[batch.in_views(batch.unlabelled_rows)]", "step.logits"),
         ],
     },
     "gcdbench/training/method.py": {
