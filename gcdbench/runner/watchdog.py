@@ -48,7 +48,7 @@ class Watchdog:
     """Ends the cell that a process runs if it passes a limit, while it is entered.
 
     A cell that does not react, since it hangs in a library, takes its process with it: the failure
-    is noted, and the next run, or the next process of a pool, goes on with the other cells.
+    is noted, and the next run, or the next process of a pool, continues with the other cells.
     """
 
     def __init__(self, beat: heartbeat.Heartbeat, options: RunOptions, stop: Stop) -> None:

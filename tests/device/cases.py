@@ -134,7 +134,7 @@ def cache_cases() -> dict[str, Case]:
 
 
 def resume_cases() -> dict[str, Case]:
-    """A run that is interrupted goes on, on the device that it began on and on another one."""
+    """A run that is interrupted resumes, on the device that it began on and on another one."""
     specs = {
         "simgcd": {},
         "simgcd+spl+sfa": {},
@@ -156,7 +156,7 @@ def resume_cases() -> dict[str, Case]:
         if precision == "float32":
             assert _close(rest, bench.run(cell, device="cpu"))
 
-    cases: dict[str, Case] = {f"{s} goes on": partial(again, s, c) for s, c in specs.items()}
+    cases: dict[str, Case] = {f"{s} resumes": partial(again, s, c) for s, c in specs.items()}
     for precision in ("auto", "float32", "bfloat16"):
         for began, ends in (("cpu", "cuda"), ("cuda", "cpu")):
             title = f"from {began} to {ends}, {precision}"

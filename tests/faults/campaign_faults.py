@@ -115,7 +115,7 @@ def takes_its_process(place: Place) -> None:
 
 
 def disk_fails(place: Place, name: str, code: int) -> None:
-    """Let the disk refuse a file; the cell fails or goes on, and the next run finishes it."""
+    """Let the disk refuse a file; the cell fails or continues, and the next run finishes it."""
 
     def arrange() -> None:
         fsync = os.fsync

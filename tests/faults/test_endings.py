@@ -1,4 +1,4 @@
-"""Plug-ins that end the process, and cells that hang: the cell fails and the run goes on."""
+"""Plug-ins that end the process, and cells that hang: the cell fails and the run continues."""
 
 from __future__ import annotations
 

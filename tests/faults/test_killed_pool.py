@@ -92,7 +92,7 @@ def test_a_grid_killed_twenty_times_ends_in_the_same_leaderboard(tmp_path):
         some = set(workers(process.pid)[:1]) if victim != "parent" else set()
         kills += process.poll() is None
         kill(some | ({process.pid} if victim != "worker" else set()))
-        if victim == "worker":  # the run goes on without it; its end is not waited for
+        if victim == "worker":  # the run continues without it; its end is not waited for
             time.sleep(1.0)
             everybody |= descendants(process.pid)
             kill({process.pid})

@@ -110,5 +110,5 @@ def test_a_wrong_request_is_refused(change, sentence):
 def test_a_gpu_returns_the_same(backend, metric):
     queries, rows = rows_of(300, 64), rows_of(4000, 64, seed=1)
     here = k_nearest(queries, rows, 9, metric=metric)
-    there = k_nearest(queries.cuda(), rows.cuda(), 9, metric=metric, backend=backend)
+    there = k_nearest(queries.to("cuda"), rows.to("cuda"), 9, metric=metric, backend=backend)
     assert torch.equal(here.indices, there.indices.cpu())
