@@ -38,6 +38,16 @@ def image_files(folder: Path) -> list[str]:
     return found
 
 
+def class_images(folder: Path) -> list[str]:
+    """List the images in the folders of a folder, one class after the other, as an ImageFolder."""
+    return [f"{name}/{path}" for name in subfolders(folder) for path in image_files(folder / name)]
+
+
+def stray_images(folder: Path) -> list[str]:
+    """List the images of a folder that are in none of its folders, and so in no class."""
+    return sorted(p.name for p in folder.iterdir() if _is_image(p.name) and p.is_file())
+
+
 def subfolders(folder: Path) -> list[str]:
     """List the names of the folders in a folder."""
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not is_system(p.name))
