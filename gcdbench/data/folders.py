@@ -48,6 +48,11 @@ def stray_images(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if _is_image(p.name) and p.is_file())
 
 
+def empty_folders(folder: Path) -> list[str]:
+    """List the folders of a folder that hold no image: no class can be read from them."""
+    return [name for name in subfolders(folder) if not image_files(folder / name)]
+
+
 def subfolders(folder: Path) -> list[str]:
     """List the names of the folders in a folder."""
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not is_system(p.name))

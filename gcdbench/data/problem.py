@@ -224,8 +224,11 @@ class Dataset(ABC):
         usual = [*(self.root / name for name in self.folders), self.root]
         yield from usual
         for folder in usual:
-            if folder.is_dir():
-                yield from (folder / name for name in subfolders(folder))
+            inner = subfolders(folder) if folder.is_dir() else []
+            yield from (folder / name for name in inner)
+        if self.root.is_dir():
+            for name in subfolders(self.root):
+                yield from (self.root / name / usual_name for usual_name in self.folders)
 
     def compare(self, **found: int) -> None:
         """Log a warning if a part does not have as many images as the published dataset."""

@@ -122,7 +122,7 @@ or train/<class>/<number>.jpg and test/<class>/<number>.jpg
             yield folder
             inner = [folder / name for name in subfolders(folder)]
             yield from inner
-            for one in inner if folder != self.root else ():
+            for one in inner:
                 if one.name not in ("train", "test", "cars_train", "cars_test", "car_ims"):
                     yield from (one / name for name in subfolders(one))
 

@@ -105,9 +105,13 @@ images/<name>.png"""
         path = folder / ANNOTATIONS
         try:
             read = json.loads(path.read_text(encoding="utf-8-sig"))
-            chosen = {n: f for n, f in sorted(read.items()) if f.get("split", "train") == "train"}
+            listed = sorted(read.items())
         except (OSError, ValueError, AttributeError) as error:
             raise UserError(f"{path}: not the annotations of CLEVR-4 ({error})") from error
+        for image, facts in listed:
+            if not isinstance(facts, dict):
+                raise UserError(f"{path}: image {image} has {facts!r} instead of its annotations")
+        chosen = {name: facts for name, facts in listed if facts.get("split", "train") == "train"}
         if not chosen:
             raise UserError(f"{path}: no image of the part 'train' is annotated; fetch it again")
         return folder, chosen

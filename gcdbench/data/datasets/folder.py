@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from gcdbench.data.class_splits import class_order
 from gcdbench.data.datasets._assemble import Labelled, check_num_old, domain_problem
-from gcdbench.data.folders import class_images, image_files, subfolders
+from gcdbench.data.folders import class_images, empty_folders, image_files, subfolders
 from gcdbench.data.images import FileImages, Images
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.splits import class_file, class_ids
@@ -80,12 +80,19 @@ class Folder(Dataset):
         }
 
     def remarks(self) -> list[str]:
-        """Return a sentence about images that belong to no class."""
+        """Return sentences about classes without images and images without a class."""
         folder = self._folder()
+        found = [
+            f"{folder / domain / name}: no image of this class"
+            for domain in subfolders(folder)
+            for name in empty_folders(folder / domain)
+        ]
         stray = [path for path in image_files(folder) if path.count("/") < 2]
-        if not stray:
-            return []
-        return [f"{folder}: {len(stray)} images not in <domain>/<class>/, the first is {stray[0]}"]
+        if stray:
+            found.append(
+                f"{folder}: {len(stray)} images not in <domain>/<class>/, the first is {stray[0]}"
+            )
+        return found
 
     def _folder(self) -> Path:
         """Return the folder of the domains: under another spelling, or one folder further down."""

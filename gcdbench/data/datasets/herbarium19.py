@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from gcdbench.data.class_splits import class_order
 from gcdbench.data.datasets._assemble import Labelled, corrupted_problem
-from gcdbench.data.folders import class_images, stray_images, subfolders
+from gcdbench.data.folders import class_images, empty_folders, stray_images, subfolders
 from gcdbench.data.images import FileImages, Images
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.splits import class_file, class_ids
@@ -84,12 +84,12 @@ herbarium_19_class_splits.pkl, if you have GCD's list of old classes"""
         return {"train": FileImages(folder, [f"herbarium19/{path}" for path in listed], listed)}
 
     def remarks(self) -> list[str]:
-        """Return a sentence about images that belong to no class."""
+        """Return sentences about classes without images and images without a class."""
         folder = self.locate("small-train") / "small-train"
-        stray = stray_images(folder)
-        if not stray:
-            return []
-        return [f"{folder}: {len(stray)} images in no class's folder, the first is {stray[0]}"]
+        found = [f"{folder / name}: no image of this class" for name in empty_folders(folder)]
+        if stray := stray_images(folder):
+            found += [f"{folder}: {len(stray)} images of no class, the first is {stray[0]}"]
+        return found
 
     def _published(self, folder: Path) -> tuple[list[int], list[int], str]:
         """Return old and new classes, of the released list if it is there, and what to note."""
