@@ -45,9 +45,9 @@ def exported(capsys, root: Path, suite: str, dataset: str = "") -> tuple[Split, 
 
 def half(number: int) -> set[int]:
     """Return the positions of the labelled images among ``number`` pooled ones of old classes."""
-    np.random.seed(0)  # noqa: NPY002  # the released codes use the global generator
+    np.random.seed(0)  # the released codes use the global generator
     size = (int(0.5 * number),)
-    return set(np.random.choice(range(number), replace=False, size=size).tolist())  # noqa: NPY002
+    return set(np.random.choice(range(number), replace=False, size=size).tolist())
 
 
 def released(
@@ -83,7 +83,7 @@ def image_folder(folder: Path) -> tuple[list[str], list[str], list[int]]:
     paths, targets = [], []
     for target, name in enumerate(classes):
         for place, _, files in sorted(os.walk(folder / name, followlinks=True)):
-            inside = os.path.relpath(place, folder).split(os.sep)
+            inside = Path(place).relative_to(folder).parts
             for file in sorted(files):
                 if all(map(ours, [*inside, file])) and file.lower().endswith(kinds):
                     paths.append("/".join([*inside, file]))
@@ -102,7 +102,9 @@ def test_cub(trees, capsys):
     np.random.RandomState(5).shuffle(lines)
     path.write_bytes("\ufeff".encode() + "".join(f"{line} \r\n" for line in lines).encode())
     read = {
-        name: pd.read_csv(folder / f"{name}.txt", sep=r"\s+", names=["id", name], encoding="utf-8-sig")
+        name: pd.read_csv(
+            folder / f"{name}.txt", sep=r"\s+", names=["id", name], encoding="utf-8-sig"
+        )
         for name in ("images", "image_class_labels", "train_test_split")
     }
     table = read["images"].merge(read["image_class_labels"]).merge(read["train_test_split"])
@@ -183,8 +185,8 @@ def test_aircraft(trees, capsys):
 
 
 def test_imagenet100_of_all_thousand_classes(trees, capsys):
-    np.random.seed(0)  # noqa: NPY002
-    ranks = np.sort(np.random.choice(range(1000), size=(100,), replace=False)).tolist()  # noqa: NPY002
+    np.random.seed(0)
+    ranks = np.sort(np.random.choice(range(1000), size=(100,), replace=False)).tolist()
     synsets = dict(zip(ranks, class_file("imagenet100")["synsets"], strict=True))
     before = "n00000000"
     for rank in range(1000):
@@ -233,8 +235,8 @@ def test_herbarium19(trees, capsys, place):
     trees.image(f"{top}/stray.jpg")
     trees.image(f"{top}/17/UPPER CASE é.JPG")
     trees.image(f"{top}/17/inner/deeper.png")
-    np.random.seed(0)  # noqa: NPY002
-    old = np.random.choice(range(683), size=(int(683 / 2)), replace=False).tolist()  # noqa: NPY002
+    np.random.seed(0)
+    old = np.random.choice(range(683), size=(int(683 / 2)), replace=False).tolist()
     new = [c for c in range(683) if c not in set(old)]
     if place:  # GCD's own file, with other classes than the draw
         old, new = new[::-1][:341], [*new[::-1][341:], *old]
@@ -336,11 +338,12 @@ def test_domainnet_for_domain_generalisation(trees, capsys):
 def test_suites_over_folders(trees, capsys, suite, name, old, number):
     folder = more_trees.domain_folders(trees.root, name, each=2)
     top, domains = more_trees.DOMAINS[name]
-    classes = sorted(os.listdir(folder / domains[0]))
+    classes = sorted(path.name for path in (folder / domains[0]).iterdir())
     litter(trees, top, f"{top}/{domains[0]}", f"{top}/{domains[1]}/{classes[0]}")
     trees.image(f"{top}/{domains[0]}/{classes[0]}/Größe 2.JPEG")
     trees.image(f"{top}/{domains[0]}/{classes[0]}/in/1.png")
-    os.symlink(folder / domains[1] / classes[1], folder / domains[0] / classes[1] / "linked")
+    link = folder / domains[0] / classes[1] / "linked"
+    link.symlink_to(folder / domains[1] / classes[1])
     assert len(classes) == number
     for source in domains:
         expected: Split = {}

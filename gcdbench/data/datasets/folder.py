@@ -82,10 +82,13 @@ class Folder(Dataset):
     def remarks(self) -> list[str]:
         """Return sentences about classes without images and images without a class."""
         folder = self._folder()
-        found = [
+        empty = empty_folders(folder)
+        found = [f"{folder / domain}: no image of this domain" for domain in empty]
+        found += [
             f"{folder / domain / name}: no image of this class"
             for domain in subfolders(folder)
             for name in empty_folders(folder / domain)
+            if domain not in empty
         ]
         stray = [path for path in image_files(folder) if path.count("/") < 2]
         if stray:
