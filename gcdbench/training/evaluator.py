@@ -238,5 +238,7 @@ def _measured(
         found["neighbours"][name] = evidence.same_class_neighbours(
             features, problem.labels[one.rows]
         )
-        found["silhouette"][name] = np.float32(evidence.silhouette(features, clusters))
+        found["silhouette"][name] = np.array(
+            evidence.silhouette(features, clusters), dtype=np.float32
+        )
     return found

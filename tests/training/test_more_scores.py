@@ -136,7 +136,7 @@ def test_one_assignment_over_all_trained_sets_is_applied_to_each(scored):
 
 
 def test_the_shared_assignment_gives_the_pooled_accuracy(scored):
-    problem, _, found = scored
+    _, _, found = scored
     hits = sum(found.sets[n]["all_shared"] * found.sets[n]["n"] for n in ("ink", "chalk"))
     assert hits / 70 == pytest.approx(found.summary["pooled"]["all"])
     assert all(one["all_shared"] <= one["all"] + 1e-12 for one in found.sets.values())
@@ -185,7 +185,7 @@ def test_the_floor_of_two_images_of_two_classes_can_be_counted():
 
 
 def test_small_sets_have_high_floors_and_adjusted_scores_allow_for_them(scored):
-    problem, preds, found = scored
+    problem, _, found = scored
     sizes = [chance.floor(RNG.randint(6, size=n), num_old=3, num_clusters=6)[0] for n in (12, 600)]
     assert sizes[0] > sizes[1] + 0.1
     one = found.sets["ink"]

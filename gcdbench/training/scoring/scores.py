@@ -8,7 +8,7 @@ records again from their predictions. Nothing here imports torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -88,20 +88,20 @@ def score_predictions(
     trained = [name for name in problem.sets if name not in unseen]
     labels = {name: problem.labels[one.rows] for name, one in problem.sets.items()}
     frequency = np.bincount(problem.labels[problem.pool], minlength=problem.num_classes)
-    limits = {"num_old": problem.num_old, "num_classes": problem.num_classes}
 
-    def joined(names: Iterable[str]) -> dict[str, np.ndarray]:
-        names = list(names)
-        return {
-            "preds": np.concatenate([predictions[name] for name in names]),
-            "labels": np.concatenate([labels[name] for name in names]),
-        }
+    def matched(names: Sequence[str]) -> Match:
+        return match(
+            preds=np.concatenate([predictions[name] for name in names]),
+            labels=np.concatenate([labels[name] for name in names]),
+            num_old=problem.num_old,
+            num_classes=problem.num_classes,
+        )
 
-    everywhere = match(**joined(trained or unseen), **limits)
+    everywhere = matched(trained or unseen)
     pooled = score_match(everywhere)
     scores = {}
     for name in problem.sets:
-        one = match(preds=predictions[name], labels=labels[name], **limits)
+        one = matched([name])
         more = more_scores(one, score_match(one), frequency=frequency, num_clusters=len(frequency))
         given = {kind: sets[name] for kind, sets in evidence.items()}
         if problem.cluster_unseen and name in unseen:  # its clusters are not the method's outputs
@@ -178,7 +178,7 @@ def score_match(found: Match) -> SetScore:
         n_old=n_old,
         nmi=normalised_mutual_information(table),
         ari=adjusted_rand_index(table),
-        **{kind: count / n for kind, count in errors.items()},
+        **{kind: count / n for kind, count in errors.items()},  # type: ignore[arg-type]
         false_negative_rate=ratio(errors["new_to_old"], n - n_old),
         false_positive_rate=ratio(errors["old_to_new"], n_old),
     )
