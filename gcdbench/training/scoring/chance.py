@@ -39,7 +39,7 @@ def floor(labels: np.ndarray, *, num_old: int, num_clusters: int) -> tuple[float
 def adjusted(accuracy: float, chance: float) -> float:
     """Return an accuracy rescaled so that random clusters have 0 and perfect ones 1.
 
-    >>> adjusted(0.55, 0.10), adjusted(0.10, 0.10)
+    >>> adjusted(0.75, 0.5), adjusted(0.1, 0.1)
     (0.5, 0.0)
     """
     return math.nan if chance >= 1 else (accuracy - chance) / (1 - chance)
