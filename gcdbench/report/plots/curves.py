@@ -24,7 +24,6 @@ from gcdbench.report.plots.canvas import (
 from gcdbench.report.style import Look, looks
 from gcdbench.report.titles import dataset_title
 
-
 Panels = list[tuple[str, pd.DataFrame, str]]  # label, table, its column
 
 
