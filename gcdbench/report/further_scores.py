@@ -1,6 +1,6 @@
 """Scores next to the accuracies of a leaderboard, from records; none of them is ranked.
 
-The names here are the columns of CSV and JSON; docs/scores.md has the formulas and sources.
+The names here are the columns of CSV and JSON; docs/pages/scores.md has the formulas and sources.
 """
 
 from __future__ import annotations

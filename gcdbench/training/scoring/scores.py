@@ -81,7 +81,7 @@ def score_predictions(
 ) -> Scores:
     """Score the predicted clusters of every evaluation set with an assignment of its own.
 
-    docs/scores.md has the formula and the source of each score. ``evidence`` is what the evaluator
+    docs/pages/scores.md has the formula and source of each. ``evidence`` is what the evaluator
     measured in addition to predictions; the scores that need it are left out without it.
     """
     unseen = [name for name, one in problem.sets.items() if one.role == "unseen"]
