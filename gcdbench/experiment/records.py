@@ -234,8 +234,12 @@ def same_numbers(one: Record, other: Record) -> bool:
 
     The version of the scores does not count: another version may well give the same scores.
     """
-    about = {"provenance": one.provenance, "timing": one.timing, "scores": one.scores}
-    about |= {"searches": one.searches}  # type: ignore[dict-item]
+    about = {
+        "provenance": one.provenance,
+        "timing": one.timing,
+        "scores": one.scores,
+        "searches": one.searches,
+    }
     return one == replace(other, **about)  # type: ignore[arg-type]
 
 

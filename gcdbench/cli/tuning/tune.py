@@ -13,7 +13,7 @@ from gcdbench.cli import run
 from gcdbench.cli.arguments import positive, say, seed
 from gcdbench.core.files import write_atomically
 from gcdbench.core.suites import Suite
-from gcdbench.data.tuning.folds import FOLDS
+from gcdbench.data.tuning.names import FOLDS
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Cell, Request, make_cells
@@ -54,9 +54,8 @@ def tune(arguments: argparse.Namespace, request: Request) -> int:
         raise UserError(f"--seeds: a winner needs at least {len(SEEDS)} seeds")
     records.check_folder(arguments.results)
     failed: set[str] = set()
-    if not arguments.show:
-        if not run_draws(arguments, searches, failed):
-            return 0
+    if not arguments.show and not run_draws(arguments, searches, failed):
+        return 0
     chosen = choose(searches, arguments.results, failed, quiet=arguments.show)
     if not chosen:
         raise UserError("no draw is recorded yet; run the command without --show")
@@ -130,7 +129,7 @@ def choose(
     searches: Sequence[Search], results: Path, failed: set[str], *, quiet: bool = False
 ) -> list[Chosen]:
     """Return the searches that have a winner, with their draws; name the others."""
-    found = []
+    found: list[Chosen] = []
     for search in searches:
         draws = search.draws(results, failed)
         winner = search.winner(draws)

@@ -20,17 +20,14 @@ from gcdbench.data.corrupted import CorruptedImages, Recipe
 from gcdbench.data.images import Images, JoinedImages
 from gcdbench.data.problem import EvalSet, Problem
 from gcdbench.data.splits import class_file, hold_out
+from gcdbench.data.tuning.names import FOLDS, SELECTION, VARIANTS
 from gcdbench.errors import UserError
 
 if TYPE_CHECKING:
     from gcdbench.data.pixel_cache import PixelCache
 
-FOLDS = 4
 HIDDEN = 0.25  # of the old classes in a fold
 HELD_OUT = 0.2  # of the labelled images of each class that keeps its labels, as in released codes
-SELECTION = "selection"
-# two corruptions that have nothing in common; predictions should agree under both
-VARIANTS = {"selection-noise": "gaussian_noise", "selection-blur": "zoom_blur"}
 SEVERITY = 2
 
 

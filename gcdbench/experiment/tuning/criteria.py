@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gcdbench.data.tuning.folds import SELECTION, VARIANTS
+from gcdbench.data.tuning.names import SELECTION, VARIANTS
 from gcdbench.experiment.record import Record
 
 Predictions = Mapping[str, np.ndarray]

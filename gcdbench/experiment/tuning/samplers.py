@@ -1,7 +1,7 @@
 """Draw settings from ranges: at random, or by Optuna's TPE from the draws before.
 
-Draw 0 is always the defaults. Draw i depends on the method, the seed of the search and, with TPE, on
-the values of the draws before it, so that a search can be interrupted, continued and extended.
+Draw 0 is always the defaults. Draw i depends on the method, the seed of the search and, with TPE,
+on the values of the draws before it, so that a search can be interrupted, continued and extended.
 """
 
 from __future__ import annotations

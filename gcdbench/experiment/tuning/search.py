@@ -1,8 +1,8 @@
 """A search for settings: its draws as ordinary cells, their values, and the winner.
 
-Every draw is trained on a fold of the dataset (``data/tuning/folds``); the winner's settings are then
-trained on the true split. A search is a function of its description and of the records: it holds no
-state of its own, so it can be interrupted, continued elsewhere and extended.
+Every draw is trained on a fold of the dataset (``data/tuning/folds``); the winner's settings are
+then trained on the true split. A search is a function of its description and of the records: it
+holds no state of its own, so it can be interrupted, continued elsewhere and extended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from gcdbench.core.config import merge
 from gcdbench.core.method_spec import MethodSpec
-from gcdbench.data.tuning.folds import FOLDS
+from gcdbench.data.tuning.names import FOLDS
 from gcdbench.experiment import heartbeat, records
 from gcdbench.experiment.plan import Cell, Request, fold_name, make_cells
 from gcdbench.experiment.record import Record, SearchFacts
@@ -122,7 +122,7 @@ class Search:
             else:
                 if any(is_open(one, failed) for one in found):
                     break
-                values = [one.values and one.values[self.criterion] for one in found]
+                values = [None if one.values is None else self.value(one) for one in found]
                 settings = tpe_draw(self.ranges, self.defaults, values, seed=self.seed)
             found.append(measured(Draw(number, settings, self.draw_cells(settings)), results))
         return found
