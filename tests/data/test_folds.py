@@ -40,7 +40,7 @@ def test_a_list_of_the_project_is_what_the_rule_draws():
 
 @pytest.mark.parametrize(("number", "fold"), [(1, 0), (10, 4), (10, -1)])
 def test_what_cannot_be_hidden_is_refused(number, fold):
-    with pytest.raises(UserError, match="fold|old classes"):
+    with pytest.raises(UserError, match=r"fold|old classes"):
         hidden_classes(number, fold)
 
 

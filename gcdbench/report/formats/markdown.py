@@ -16,8 +16,8 @@ from gcdbench.report.columns import (
     signed,
     standing_columns,
 )
-from gcdbench.report.further_scores import GAP, HIDDEN
 from gcdbench.report.formats.tuned import tuned_markdown
+from gcdbench.report.further_scores import GAP, HIDDEN
 from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
 

@@ -15,8 +15,8 @@ from gcdbench.report.tuned import Tuned
 
 NOTE = (
     "All in percent. Default and tuned are scored at the last epoch, over the same seeds; the "
-    "column *selected with hidden labels* is the best epoch of the default by labels that methods do "
-    "not see, no result. Cost is that of the search alone, in minutes of processor time."
+    "column *selected with hidden labels* is the best epoch of the default by labels that methods "
+    "do not see, no result. Cost is that of the search alone, in minutes of processor time."
 )
 
 
