@@ -24,7 +24,7 @@ from gcdbench import __version__
 from gcdbench.cli import completion, data, paper, plot, plugins, report, results, run, score, show
 from gcdbench.cli import plan as plans
 from gcdbench.cli.arguments import seed
-from gcdbench.cli.tuning import tune
+from gcdbench.cli.tuning import study, tune
 from gcdbench.core import registry
 from gcdbench.core.config import parse_assignments
 from gcdbench.errors import UserError, unknown
@@ -188,6 +188,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_run(sub)
     sub = verb("reproduce", paper.reproduce, _first_line(paper.reproduce))
     paper.add_reproduce(sub)
+    study.add_study(sub)
     _add_selection(sub)
     run.add_run(sub)
     data.add_parser(verbs)
