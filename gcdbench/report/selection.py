@@ -1,8 +1,8 @@
 """Does a criterion rank settings as the hidden labels do? Rank correlation, regret and gain.
 
 The target of a draw is its accuracy on the true split (mean of All on source and shifted images,
-last epoch): what somebody gets who trains with these settings. The criteria were measured on a fold,
-without the labels that the target is computed from.
+last epoch): what somebody gets who trains with these settings. The criteria were measured on a
+fold, without the labels that the target is computed from.
 """
 
 from __future__ import annotations

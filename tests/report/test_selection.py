@@ -96,7 +96,7 @@ def test_the_page_says_which_criterion_and_what_it_brings(tmp_path):
 
 def test_a_criterion_that_brings_nothing_is_called_that():
     pairs = [a_trial(), a_trial("simgcd", target=(14.0, 12.0, 13.0, 11.0))]
-    wrong = [line for line in lines(pairs, (DEFAULT, "labelled"))]
+    wrong = lines(pairs, (DEFAULT, "labelled"))
     text = reading(summaries(wrong), pairs)
     assert "−" in text
     assert "`labelled` has the least mean regret" in text

@@ -18,15 +18,19 @@ from gcdbench.report.selection import (
 )
 from gcdbench.report.titles import dataset_title, method_title
 
-ABOUT = """# What can settings be chosen by?
-
-{draws} draws of settings (draw 0: the defaults) for each of {methods} methods on {datasets} dataset{s} of {suite},
-{done} of {planned} method-dataset pairs complete. Each draw was trained twice: on a fold that hides a quarter of the old
-classes, where the criteria are measured without any hidden label, and on the true split, where the target is measured:
-the mean of All on source and shifted images, last epoch, one seed. *Correlation* is Spearman's, of criterion and target over the
-draws; *regret* is the best draw's target minus that of the chosen draw, in points; *gain* is the chosen draw's target
-minus that of the defaults. Intervals are 95 %, by bootstrap over draws (single rows) or over method-dataset pairs (means).
-`oracle` reads the hidden labels of the fold's run: selected with hidden labels, a bound and no result."""
+ABOUT = (
+    "{draws} draws of settings (draw 0: the defaults) for each of {methods} methods on {datasets} "
+    "dataset{s} of {suite}, {done} of {planned} method-dataset pairs complete. Each draw was "
+    "trained twice: on a fold that hides a quarter of the old classes, where the criteria are "
+    "measured without any hidden label, and on the true split, where the target is measured: the "
+    "mean of All on source and shifted images, last epoch, one seed.\n\n*Correlation* is "
+    "Spearman's, of criterion and target over the draws; *regret* is the best draw's target minus "
+    "that of the chosen draw, in points; *gain* is the chosen draw's target minus that of the "
+    "defaults. Intervals are 95%, by bootstrap over draws (single rows) or over method-dataset "
+    "pairs (means). `oracle` reads the hidden labels of the fold's run: selected with hidden "
+    "labels, a bound and no result."
+)
+TITLE = "# What can settings be chosen by?"
 
 
 def markdown(found: Sequence[Line], trials: Sequence[Trial], *, suite: str, planned: int) -> str:
@@ -38,6 +42,7 @@ def markdown(found: Sequence[Line], trials: Sequence[Trial], *, suite: str, plan
     total = summaries(found)
     datasets = list(dict.fromkeys(trial.dataset for trial in trials))
     parts = [
+        TITLE,
         ABOUT.format(
             draws=len(trials[0].target) + trials[0].failed,
             methods=len({trial.method for trial in trials}),
@@ -56,7 +61,8 @@ def markdown(found: Sequence[Line], trials: Sequence[Trial], *, suite: str, plan
     minutes = sum(trial.seconds for trial in trials) / 60
     failed = sum(trial.failed for trial in trials)
     parts.append(
-        f"The runs took {minutes:.0f} minutes of processor time; {failed} draws failed and are left out."
+        f"The runs took {minutes:.0f} minutes of processor time; {failed} draws failed and are "
+        "left out."
     )
     return "\n\n".join(parts) + "\n"
 
@@ -78,8 +84,8 @@ def reading(total: Sequence[Summary], trials: Sequence[Trial]) -> str:
     )
     if taus:
         text += (
-            " Kendall's tau between the order of the methods with defaults and when tuned by it (1: "
-            f"the same order): {taus}."
+            " Kendall's tau between the order of the methods with defaults and when tuned by it "
+            f"(1: the same order): {taus}."
         )
     return text
 
