@@ -6,7 +6,7 @@ import argparse
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gcdbench.cli import run
 from gcdbench.cli.arguments import positive, say
@@ -19,7 +19,9 @@ from gcdbench.experiment.plan import Cell, Request
 from gcdbench.experiment.record import Record
 from gcdbench.experiment.tuning.criteria import CRITERIA, oracle
 from gcdbench.experiment.tuning.search import Draw, Search
-from gcdbench.report import selection
+
+if TYPE_CHECKING:
+    from gcdbench.report.selection import Trial
 
 NAME = "selection"
 SUITE = "drawshift"
@@ -85,11 +87,13 @@ def _cells(search: Search, draw: Draw) -> list[Cell]:
     return [*draw.cells, *search.final_cells(quiet, (SEED,))]
 
 
-def trials(searches: Sequence[Search], results: Path) -> list[selection.Trial]:
+def trials(searches: Sequence[Search], results: Path) -> list[Trial]:
     """Return the searches that are complete: all of their draws are recorded or have failed.
 
     Draws that failed on the fold or on the true split are left out and counted.
     """
+    from gcdbench.report.selection import Trial
+
     found = []
     for search in searches:
         rows = [_row(search, draw, results) for draw in search.draws(results)]
@@ -97,7 +101,7 @@ def trials(searches: Sequence[Search], results: Path) -> list[selection.Trial]:
         if None in rows or not known or not isinstance(rows[0], tuple):
             continue
         found.append(
-            selection.Trial(
+            Trial(
                 search.dataset,
                 search.method,
                 values={name: [row[0][name] for row in known] for name in CRITERIA},
@@ -124,6 +128,7 @@ def _row(search: Search, draw: Draw, results: Path) -> Row | Literal["failed"] |
 
 
 def _publish(arguments: argparse.Namespace, searches: Sequence[Search]) -> None:
+    from gcdbench.report import selection
     from gcdbench.report.formats.selection import markdown, to_csv
     from gcdbench.report.plots.canvas import write
     from gcdbench.report.plots.selection import selection as plot
