@@ -50,7 +50,7 @@ def main() -> None:
                 command = [sys.executable, "-m", "gcdbench", verb, *flags]
                 cpu, wall, memory = run([*command, "--results", str(results)], environment)
                 print(f"{verb:<12} {which}  {cpu:6.2f} s CPU  {wall:6.2f} s wall  {memory:5.0f} MB")
-            for index in (Path(folder) / "cache").rglob("*.*"):
+            for index in (Path(folder) / "cache").rglob("records-*"):
                 index.unlink()  # every verb makes its own, the first time
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import logging
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from gcdbench.cli.arguments import say, seconds
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
+from gcdbench.experiment.index import Done, Index
 from gcdbench.experiment.plan import Cell, Request, make_cells
 
 log = logging.getLogger("gcdbench")
@@ -29,19 +29,20 @@ def plan(arguments: argparse.Namespace, request: Request) -> int:
 
     records.check_folder(arguments.results)
     cells = make_cells(request)
-    model = CostModel(records.readable(arguments.results))
     absent = _absent(cells)
-    rows = [
-        {
-            "dataset": cell.dataset,
-            "method": cell.spec.text,
-            "seed": cell.seed,
-            "key": None if cell.dataset in absent else cell.key,
-            "done": cell.dataset not in absent and records.is_done(arguments.results, cell),
-            **dataclasses.asdict(model.estimate(cell)),
-        }
-        for cell in cells
-    ]
+    with Index(arguments.results) as index:
+        model = CostModel(index.readable())
+        rows = [
+            {
+                "dataset": cell.dataset,
+                "method": cell.spec.text,
+                "seed": cell.seed,
+                "key": None if cell.dataset in absent else cell.key,
+                "done": cell.dataset not in absent and isinstance(index.done(cell), Done),
+                **vars(model.estimate(cell)),
+            }
+            for cell in cells
+        ]
     for reason in dict.fromkeys(absent.values()):
         log.warning("data not there: %s", reason)
     if arguments.json:

@@ -15,6 +15,7 @@ from gcdbench.core.method_spec import MethodSpec
 from gcdbench.core.suites import Suite
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
+from gcdbench.experiment.index import Index
 from gcdbench.experiment.plan import Cell, Request, base_name, make_cells
 from gcdbench.experiment.record import Record, SetScores
 from gcdbench.report.matching import differing, is_of, same_data
@@ -169,13 +170,14 @@ def _read(results: Path) -> tuple[dict[Path, Record], list[LeftOut]]:
     """Read all records below a folder and part those that can be used from those that cannot."""
     sound: dict[Path, Record] = {}
     left_out = []
-    for path, record in records.read_all(results):
-        if isinstance(record, records.Damaged):
-            left_out.append(LeftOut(_below(path, results), "damaged", record.reason))
-        elif reason := records.misplaced(path, record):
-            left_out.append(LeftOut(_below(path, results), "foreign", reason))
-        else:
-            sound[path] = record
+    with Index(results) as index:
+        for path, record in index.all():
+            if isinstance(record, records.Damaged):
+                left_out.append(LeftOut(_below(path, results), "damaged", record.reason))
+            elif reason := records.misplaced(path, record):
+                left_out.append(LeftOut(_below(path, results), "foreign", reason))
+            else:
+                sound[path] = record
     return sound, left_out
 
 

@@ -41,6 +41,7 @@ class CostModel:
 
     def __init__(self, recorded: Iterable[Record]) -> None:
         self._rates: dict[tuple, list[float]] = defaultdict(list)
+        self._medians: dict[tuple, float] = {}
         for record in recorded:
             images = work(
                 record.train,
@@ -62,8 +63,14 @@ class CostModel:
             if rates := self._rates.get((method, *kind)):
                 number = len(rates)
                 basis = f"by {number} record{'s' * (number > 1)} {whose}"
-                return Estimate(images, images * statistics.median(rates), basis)
+                return Estimate(images, images * self._median(method, *kind), basis)
         return Estimate(images)
+
+    def _median(self, *kind: Any) -> float:
+        """Return the median rate of a kind; it is asked for by every cell."""
+        if kind not in self._medians:
+            self._medians[kind] = statistics.median(self._rates[kind])
+        return self._medians[kind]
 
 
 def _sizes(cell: Cell) -> tuple[int, int]:

@@ -58,6 +58,16 @@ def alive(pid: int) -> bool:
         return False
 
 
+def describe(pid: int) -> str:
+    """Say what a process is and what it waits for."""
+    with contextlib.suppress(OSError):
+        folder = Path(f"/proc/{pid}")
+        words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        state = (folder / "stat").read_text().rpartition(")")[2].split()
+        return f"{pid}: {words[:200]}, state {state[0]}, {state[11]} ticks, parent {state[1]}"
+    return f"{pid}: gone"
+
+
 def workers(pid: int) -> list[int]:
     """Return the processes that train: not the one that tracks their resources."""
     found = []
@@ -130,7 +140,7 @@ def test_a_grid_killed_twenty_times_ends_in_the_same_leaderboard(tmp_path):
         slowest = max(slowest, took)
         count = len(list(broken.results.glob("*/*/*/record.json")))
         sys.stderr.write(f"{number}: {victim} in {moment}, {count} records, gone in {took:.1f} s\n")
-        assert not any(map(alive, everybody))
+        assert not any(map(alive, everybody)), list(map(describe, filter(alive, everybody)))
     assert met == set(MOMENTS), f"no process was killed in {set(MOMENTS) - met}"
     sys.stderr.write(f"the last process was gone after {slowest:.1f} s\n")
     broken.start("run", *given, "--jobs", "2", **quiet).wait()
