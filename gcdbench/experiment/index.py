@@ -13,8 +13,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,12 +22,17 @@ from gcdbench.core.files import write_atomically
 from gcdbench.experiment import record as record_module
 from gcdbench.experiment import records, typed_json
 from gcdbench.experiment.plan import Cell
-from gcdbench.experiment.record import LazyCurve, Record
+from gcdbench.experiment.record import (
+    LazyCurve,
+    ProblemFacts,
+    Provenance,
+    Record,
+    SetScores,
+    Timing,
+)
 
 FEWEST = 200  # records; fewer are read as fast as the cache
 SETTLED_SECONDS = 2.0  # after a change, in which a second one may leave the times as they are
-# parts that many records have in common
-SHARED = ("settings", "fingerprints", "problem", "provenance")
 
 
 class Done(NamedTuple):
@@ -59,6 +64,7 @@ class Index:
         self._entries: dict[str, Entry] = {}
         self._shared: list[Any] = []
         self._places: dict[str, int] = {}
+        self._objects: dict[tuple[Any, int], Any] = {}
         self._changes = 0
         self._path = _place(results)
         with contextlib.suppress(OSError, ValueError):
@@ -121,10 +127,20 @@ class Index:
         return entry if entry is not None and entry.file == signature(path) else None
 
     def _keep(self, path: Path, before: str, content: dict[str, Any], record: Record) -> Record:
+        """Make an entry of a record that was checked, and return the record as it gives it."""
         name = str(path)[len(self._root) :]
-        body = {name: value for name, value in content.items() if name != "curve"}
-        shared = body["parts"] = [self._share(part, body.pop(part)) for part in SHARED]
-        curve = json.dumps(content["curve"], separators=(",", ":"))
+        seed = {name: value for name, value in record.settings.items() if name == "seed"}
+        settings = {name: value for name, value in record.settings.items() if name != "seed"}
+        body = (
+            (record.dataset, record.method, record.seed, record.predictions_sha256, seed),
+            self._share(settings),
+            self._share(content["fingerprints"]),
+            self._share(content["problem"]),
+            self._share(typed_json.encode(record.provenance)),
+            _rows(record.sets),
+            _rows(record.summary),
+            list(vars(record.timing).values()),
+        )
         entry = Entry(
             file=before,
             predictions="",
@@ -132,33 +148,47 @@ class Index:
             seconds=repr(record.timing.wall_seconds),
             scores=record.scores,
             body=json.dumps(body, separators=(",", ":")),
-            curve=curve,
+            curve=json.dumps(content["curve"], separators=(",", ":")),
         )
         if before and _is_settled(before) and name.isprintable():
             self._entries[name] = entry
             self._changes += 1
-        place, rest = shared[0]
-        settings = {**self._shared[place], **rest}  # one copy for all records is kept in memory
-        return replace(record, curve=LazyCurve(curve), settings=settings)
+        return self._record(entry)
 
-    def _share(self, part: str, value: Any) -> list[Any]:
-        """Return the place of a value in the list of shared ones; the seed differs by record."""
-        rest = {}
-        if part == "settings":
-            rest = {name: value[name] for name in ("seed",) if name in value}
-            value = {name: one for name, one in value.items() if name not in rest}
+    def _share(self, value: Any) -> int:
+        """Return the place of a value in the list of those that records have in common."""
         text = json.dumps(value, sort_keys=True)
         if text not in self._places:
             self._places[text] = len(self._shared)
             self._shared.append(value)
-        return [self._places[text], rest]
+        return self._places[text]
 
     def _record(self, entry: Entry) -> Record:
-        content = json.loads(entry.body)
-        for part, (place, rest) in zip(SHARED, content.pop("parts"), strict=True):
-            content[part] = {**self._shared[place], **rest}
-        record = Record.from_json({**content, "curve": ()})
-        return replace(record, curve=LazyCurve(entry.curve))
+        """Return the record of an entry; it was checked by this code when the entry was made."""
+        own, settings, prints, problem, provenance, sets, summary, timing = json.loads(entry.body)
+        dataset, method, seed, predictions, seeds = own
+        return Record(
+            key=entry.key,
+            dataset=dataset,
+            method=method,
+            seed=seed,
+            settings={**self._shared[settings], **seeds},
+            fingerprints=self._shared[prints],
+            problem=self._made(ProblemFacts, problem),
+            scores=entry.scores,
+            sets={name: SetScores(*row) for name, row in sets.items()},
+            summary={name: SetScores(*row) for name, row in summary.items()},
+            curve=LazyCurve(entry.curve),
+            provenance=self._made(Provenance, provenance),
+            timing=Timing(*timing),
+            predictions_sha256=predictions,
+        )
+
+    def _made(self, kind: Any, place: int) -> Any:
+        """Return a shared value as its class, which many records have in common."""
+        if (kind, place) not in self._objects:
+            self._objects[kind, place] = typed_json.decode(kind, self._shared[place], "")
+        return self._objects[kind, place]
 
     def _dump(self) -> bytes:
         lines = [_version(), json.dumps(self._shared, separators=(",", ":"))]
@@ -180,6 +210,10 @@ class Index:
         for line in lines:
             name, *facts = line.split("\t")
             self._entries[name] = Entry(*facts)
+
+
+def _rows(sets: Mapping[str, SetScores]) -> dict[str, list[Any]]:
+    return {name: list(vars(one).values()) for name, one in sets.items()}
 
 
 def signature(path: str) -> str:
