@@ -36,6 +36,7 @@ def run(
     from gcdbench.report.collect import collect
     from gcdbench.runner.launchers.local import LocalLauncher
     from gcdbench.runner.options import RunOptions
+    from gcdbench.training.scoring.rescore import judge
 
     request = Request(
         suite,
@@ -52,7 +53,7 @@ def run(
     if outcome.failed:
         failures = "; ".join(f"{cell.label}: {why}" for cell, why in outcome.failed)
         raise RuntimeError(f"{len(outcome.failed)} of {len(cells)} cells failed: {failures}")
-    return collect(request, Path(results), cells=cells).table
+    return collect(request, Path(results), cells=cells, judge=judge).table
 
 
 def load_records(results: str | Path = "results/runs") -> list[Record]:

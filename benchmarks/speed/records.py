@@ -43,7 +43,7 @@ def main() -> None:
         if not results.exists():
             write(methods, seeds, results)
         flags = ["--suite", SUITE, "--methods", *methods, "--seeds", *map(str, seeds)]
-        environment = {**os.environ, "XDG_CACHE_HOME": str(Path(folder) / "cache")}
+        environment = {**os.environ, "GCDBENCH_CACHE": str(Path(folder) / "cache")}
         print(f"{len(list(results.glob('*/*/*/record.json')))} records")
         for verb in arguments.verbs:
             for which in ("first", "again"):

@@ -2,8 +2,9 @@
 
 An entry counts only while the record's file is the one that was read and checked: same inode, size
 and times, of which the time of the last change cannot be set by hand. The cache is a file of the
-user's own (``$XDG_CACHE_HOME/gcdbench``), never part of a results folder that somebody may send.
-Without it, or if it is damaged, all records are read. Nothing here imports torch.
+user's own (below ``GCDBENCH_CACHE``, else ``~/.cache/gcdbench``), never part of a results folder,
+which somebody may have sent. Without it, or if it is damaged, all records are read. Nothing here
+imports torch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from gcdbench.experiment.record import (
     SetScores,
     Timing,
 )
+from gcdbench.experiment.verdict import Verdict
 
 FEWEST = 200  # records; fewer are read as fast as the cache
 SETTLED_SECONDS = 2.0  # after a change, in which a second one may leave the times as they are
@@ -53,6 +55,7 @@ class Entry:
     scores: str
     body: str
     curve: str
+    verdict: str = ""  # on the scores, with what it depends on
 
 
 class Index:
@@ -121,6 +124,25 @@ class Index:
             return Done(found.timing.wall_seconds, found.scores)
         return Done(float(entry.seconds), entry.scores)
 
+    def verdict(self, path: Path, basis: str, judge: Callable[[], Verdict]) -> Verdict:
+        """Return the verdict on a record's scores; of an unchanged one, the earlier verdict.
+
+        ``basis`` is what it depends on in addition to the two files: labels and code.
+        """
+        entry, predictions = (
+            self._entry(str(path)),
+            signature(str(path.parent / records.PREDICTIONS)),
+        )
+        if entry is not None and entry.predictions == predictions != "":
+            kind, _, found = entry.verdict.partition(" ")
+            if found == basis and kind in ("recomputed", "consistent"):
+                return Verdict(kind)  # type: ignore[arg-type]  # one of the two words
+        found_now = judge()
+        if entry is not None and found_now.kind != "wrong" and _is_settled(predictions):
+            entry.predictions, entry.verdict = predictions, f"{found_now.kind} {basis}"
+            self._changes += 1
+        return found_now
+
     def _entry(self, path: str) -> Entry | None:
         """Return the entry of a record if its file is still the one that was read."""
         entry = self._entries.get(path[len(self._root) :])
@@ -150,7 +172,7 @@ class Index:
             body=json.dumps(body, separators=(",", ":")),
             curve=json.dumps(content["curve"], separators=(",", ":")),
         )
-        if before and _is_settled(before) and name.isprintable():
+        if _is_settled(before) and name.isprintable():
             self._entries[name] = entry
             self._changes += 1
         return self._record(entry)
@@ -194,7 +216,7 @@ class Index:
         lines = [_version(), json.dumps(self._shared, separators=(",", ":"))]
         for name, one in self._entries.items():
             facts = (one.file, one.predictions, one.key, one.seconds, one.scores)
-            lines.append("\t".join((name, *facts, one.body, one.curve)))
+            lines.append("\t".join((name, *facts, one.body, one.curve, one.verdict)))
         data = "\n".join(lines).encode()
         return hashlib.sha256(data).hexdigest().encode() + b"\n" + data
 
@@ -227,8 +249,7 @@ def signature(path: str) -> str:
 
 def _is_settled(signature: str) -> bool:
     """Tell whether a file has been as it is for a while: times of files are coarse."""
-    changed = int(signature.split()[3]) / 1e9
-    return time.time() - changed > SETTLED_SECONDS
+    return bool(signature) and time.time() - int(signature.split()[3]) / 1e9 > SETTLED_SECONDS
 
 
 def _version() -> str:
@@ -240,6 +261,7 @@ def _version() -> str:
 
 
 def _place(results: Path) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    xdg = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = os.environ.get("GCDBENCH_CACHE") or f"{xdg}/gcdbench"
     name = hashlib.sha256(os.fsencode(results.resolve())).hexdigest()[:32]
-    return Path(cache).expanduser() / "gcdbench" / f"records-{name}.txt"
+    return Path(folder).expanduser() / f"records-{name}.txt"

@@ -34,6 +34,7 @@ PREDICTIONS = "predictions.npz"
 WEIGHTS = "weights.safetensors"
 MOST_BYTES = 1 << 28  # of a record, or of its predictions; what is larger is not read
 MOST_CLUSTERS = 1 << 24
+EVIDENCE = "evidence:"  # begins the names of arrays that are no predictions
 
 
 @dataclass(frozen=True)
@@ -55,10 +56,23 @@ def clean_up(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_record(folder: Path, record: Record, predictions: Mapping[str, np.ndarray]) -> Path:
-    """Write a cell's predictions and then its record, which makes the cell count as done."""
+def write_record(
+    folder: Path,
+    record: Record,
+    predictions: Mapping[str, np.ndarray],
+    evidence: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+) -> Path:
+    """Write a cell's predictions and then its record, which makes the cell count as done.
+
+    ``evidence`` (kind -> set -> values) is what further scores need; it joins the predictions.
+    """
+    more = {
+        f"{EVIDENCE}{kind}:{name}": values
+        for kind, sets in (evidence or {}).items()
+        for name, values in sets.items()
+    }
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **predictions)  # type: ignore[arg-type]
+    np.savez_compressed(buffer, **predictions, **more)  # type: ignore[arg-type]
     digest = hashlib.sha256(buffer.getvalue()).hexdigest()
     return put(folder, as_bytes(replace(record, predictions_sha256=digest)), buffer.getvalue())
 
@@ -215,20 +229,42 @@ def read_predictions(folder: Path, record: Record) -> dict[str, np.ndarray] | st
     found = _predictions(folder, record)
     if isinstance(found, str):
         return found
-    try:
-        with zipfile.ZipFile(io.BytesIO(found)) as archive:
-            if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
-                return "has predictions that are too large"
-        with np.load(io.BytesIO(found), allow_pickle=False) as arrays:
-            predictions = {name: arrays[name] for name in arrays.files}
-    except Exception as error:  # a file that is no such archive makes its reader fail in many ways
-        return f"has predictions that cannot be read ({type(error).__name__})"
+    arrays = _arrays(found)
+    if isinstance(arrays, str):
+        return arrays
+    predictions = {n: one for n, one in arrays.items() if not n.startswith(EVIDENCE)}
     for name, one in predictions.items():
-        if not isinstance(one, np.ndarray) or one.ndim != 1 or one.dtype.kind not in "iu":
+        if one.ndim != 1 or one.dtype.kind not in "iu":
             return f"has predictions of {name[:40]!r} that are not a row of whole numbers"
         if one.size and not 0 <= int(one.min()) <= int(one.max()) < MOST_CLUSTERS:
             return f"has predictions of {name[:40]!r} that are not numbers of clusters"
     return predictions
+
+
+def read_evidence(folder: Path, record: Record) -> dict[str, dict[str, np.ndarray]]:
+    """Return what was measured next to the predictions, kind -> set -> values; often nothing."""
+    data = _predictions(folder, record)
+    arrays = _arrays(data) if isinstance(data, bytes) else {}
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name, values in ({} if isinstance(arrays, str) else arrays).items():
+        if name.startswith(EVIDENCE):
+            kind, _, place = name.removeprefix(EVIDENCE).partition(":")
+            found.setdefault(kind, {})[place] = values
+    return found
+
+
+def _arrays(data: bytes) -> dict[str, np.ndarray] | str:
+    """Return the arrays of a file of predictions, or what is wrong with it."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
+                return "has predictions that are too large"
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except Exception as error:  # a file that is no such archive makes its reader fail in many ways
+        return f"has predictions that cannot be read ({type(error).__name__})"
+    strange = [name for name, one in found.items() if not isinstance(one, np.ndarray)]
+    return f"has predictions of {strange[0][:40]!r} that are no array" if strange else found
 
 
 def _predictions(folder: Path, record: Record) -> bytes | str:

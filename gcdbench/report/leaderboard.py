@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ import pandas as pd
 from gcdbench.experiment.record import Record
 from gcdbench.report import paper_numbers, statistics, titles
 from gcdbench.report.collect import SPLITS, Collection
+from gcdbench.report.further_scores import further_scores
 
 Key = tuple[Any, ...]  # dataset, set, split, method
 ROLES = ("source", "shifted", "unseen", "validation")
@@ -40,6 +41,7 @@ class Number:
     paper: float = math.nan
     delta: float = math.nan  # mean - paper
     impossible: bool = False  # the paper's own All does not lie between its Old and New
+    further: Mapping[str, float] = field(default_factory=dict)  # see ``further_scores``
 
     @property
     def is_best(self) -> bool:
@@ -63,6 +65,7 @@ class Standing:
     recorded: int  # cells
     planned: int
     place: int | None = None
+    unconfirmed: int = 0  # cells whose scores could not be recomputed from predictions and labels
 
     @property
     def drop(self) -> float:
@@ -120,7 +123,8 @@ class Leaderboard:
     def caveats(self) -> list[str]:
         """What may not be concluded, in sentences."""
         recorded = self.collection.records
-        return [*statistics.caveats(self.scores), *_unreadable(recorded), *_variants(recorded)]
+        said = [*statistics.caveats(self.scores), *_unreadable(recorded), *_variants(recorded)]
+        return [*said, *_unconfirmed(self.collection)]
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
         """Evaluation sets of a dataset with their roles, in the order of ``ROLES``."""
@@ -142,6 +146,18 @@ def make_leaderboard(collection: Collection, suite: str) -> Leaderboard:
     """Return the leaderboard of a collection of records."""
     role = "shifted" if "shifted" in set(collection.table["role"]) else "source"
     return Leaderboard(suite, collection, role, _numbers(collection), _standings(collection, role))
+
+
+def _unconfirmed(collection: Collection) -> list[str]:
+    """Say which scores could not be recomputed, if any."""
+    datasets = sorted({place.dataset for place in collection.unconfirmed})
+    if not datasets:
+        return []
+    return [
+        f"‡ The scores of {len(collection.unconfirmed)} of {len(collection.records)} cells (on "
+        f"{', '.join(datasets)}) could not be recomputed from predictions and labels: these are "
+        "not the images or labels that they were made with. Nothing in them contradicts itself."
+    ]
 
 
 def _unreadable(recorded: Iterable[Record]) -> list[str]:
@@ -177,12 +193,14 @@ def _numbers(collection: Collection) -> list[Number]:
     grouped = collection.table.groupby(keys, sort=False)["accuracy"]
     values = {key: group.dropna().to_numpy() for key, group in grouped}
     bounds = _intervals(values)
+    further = further_scores(collection.records)
     numbers = []
     for number in _planned_numbers(collection):
         key = (number.dataset, number.set, number.split, number.method)
         number = _with_paper(number)
         if len(found := values.get(key, np.empty(0))):
             number = _measured(number, found, bounds.get(key, (math.nan, math.nan)))
+            number = replace(number, further=further.get(key, {}))
         numbers.append(number)
     return _with_ranks(numbers)
 
@@ -252,6 +270,7 @@ def _with_ranks(numbers: list[Number]) -> list[Number]:
 def _standings(collection: Collection, role: str) -> list[Standing]:
     planned = Counter(place.method for place in collection.planned)
     missing = Counter(place.method for place in collection.missing)
+    unconfirmed = Counter(place.method for place in collection.unconfirmed)
     by_role = {name: statistics.scores(collection.table, role=name) for name in ROLES}
     means = {name: _complete(_by_dataset(scores)) for name, scores in by_role.items()}
     ranks = means[role].round(9).rank(axis=1, ascending=False).mean()
@@ -266,6 +285,7 @@ def _standings(collection: Collection, role: str) -> list[Standing]:
             rank=float(ranks.get(method, math.nan)),
             recorded=planned[method] - missing[method],
             planned=planned[method],
+            unconfirmed=unconfirmed[method],
         )
         for method in titles.in_order(planned)
     ]
