@@ -118,7 +118,6 @@ def standing_columns(leaderboard: Leaderboard) -> list[Column[Standing]]:
         Column("cells", lambda one: f"{one.recorded} of {one.planned}", ("md",)),
         Column("recorded", attrgetter("recorded"), ("json",)),
         Column("planned", attrgetter("planned"), ("json",)),
-        Column("unconfirmed", attrgetter("unconfirmed"), ("json",)),
         Column("place", attrgetter("place"), ("json",)),
         Column("title", lambda one: method_title(one.method), ("json",)),
     ]

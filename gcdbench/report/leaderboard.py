@@ -155,8 +155,8 @@ def _unconfirmed(collection: Collection) -> list[str]:
         return []
     return [
         f"‡ The scores of {len(collection.unconfirmed)} of {len(collection.records)} cells (on "
-        f"{', '.join(datasets)}) could not be recomputed from predictions and labels: these are "
-        "not the images or labels that they were made with. Nothing in them contradicts itself."
+        f"{', '.join(datasets)}) could not be recomputed from predictions and labels, since the "
+        "images or labels that they were made with are not here. They do not contradict themselves."
     ]
 
 
