@@ -37,6 +37,14 @@ FEWEST = 200  # records; fewer are read as fast as the cache
 SETTLED_SECONDS = 2.0  # after a change, in which a second one may leave the times as they are
 
 
+# fields of a record that are here by name; all others are kept as they are
+_NAMED = (
+    *("key", "dataset", "method", "seed", "settings", "fingerprints", "problem", "scores"),
+    *("sets", "summary", "curve", "provenance", "timing", "predictions_sha256"),
+)
+MORE = {name: kind for name, kind in typed_json.types_of(Record).items() if name not in _NAMED}
+
+
 class Done(NamedTuple):
     """What is asked most often of the record that makes a cell done."""
 
@@ -162,6 +170,7 @@ class Index:
             _rows(record.sets),
             _rows(record.summary),
             list(vars(record.timing).values()),
+            {name: typed_json.encode(getattr(record, name)) for name in MORE},
         )
         entry = Entry(
             file=before,
@@ -187,8 +196,8 @@ class Index:
 
     def _record(self, entry: Entry) -> Record:
         """Return the record of an entry; it was checked by this code when the entry was made."""
-        own, settings, prints, problem, provenance, sets, summary, timing = json.loads(entry.body)
-        dataset, method, seed, predictions, seeds = own
+        own, settings, prints, problem, provenance, *scores, timing, more = json.loads(entry.body)
+        (dataset, method, seed, predictions, seeds), (sets, summary) = own, scores
         return Record(
             key=entry.key,
             dataset=dataset,
@@ -204,6 +213,7 @@ class Index:
             provenance=self._made(Provenance, provenance),
             timing=Timing(*timing),
             predictions_sha256=predictions,
+            **{name: typed_json.decode(MORE[name], value, name) for name, value in more.items()},
         )
 
     def _made(self, kind: Any, place: int) -> Any:

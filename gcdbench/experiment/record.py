@@ -88,16 +88,11 @@ class LazyCurve(Sequence[CurvePoint]):
 
     def points(self) -> tuple[CurvePoint, ...]:
         """Return the epochs."""
-        return tuple(
-            CurvePoint(
-                epoch=point["epoch"],
-                lr=point["lr"],
-                terms=point["terms"],
-                sets={n: SplitAccuracies(**one) for n, one in point.get("sets", {}).items()},
-                diagnostics=point.get("diagnostics", {}),
-            )
-            for point in json.loads(self.text)
-        )
+        found = []
+        for point in json.loads(self.text):
+            sets = {n: SplitAccuracies(**one) for n, one in point.pop("sets", {}).items()}
+            found.append(CurvePoint(**point, sets=sets))
+        return tuple(found)
 
     def __getitem__(self, place: Any) -> Any:
         return self.points()[place]
@@ -175,6 +170,28 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class SearchFacts:
+    """A search that chose the settings of a record; no part of the key."""
+
+    criterion: str
+    budget: int  # draws, the defaults among them
+    sampler: str
+    seed: int
+    folds: tuple[int, ...]  # of old classes, that the draws were trained on
+    draw: int  # the winner; 0 are the defaults
+    value: float  # of the winner by the criterion
+    failed: int  # draws without a value
+    cpu_seconds: float  # of all draws
+    settings: Mapping[str, Any]  # of the winner, by section; empty if the defaults won
+    keys: tuple[str, ...]  # of the cells of all draws
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What distinguishes searches of one method on one dataset."""
+        return self.criterion, self.budget, self.sampler, self.seed, self.folds
+
+
+@dataclass(frozen=True)
 class Record:
     """One trained and scored cell."""
 
@@ -192,6 +209,7 @@ class Record:
     provenance: Provenance
     timing: Timing
     predictions_sha256: str = ""  # of the file next to the record; set when that is written
+    searches: tuple[SearchFacts, ...] = ()  # that chose these settings
 
     @property
     def label(self) -> str:
@@ -262,7 +280,10 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values of the present format, without a checksum."""
-        return {"format": FORMAT, **encode_fields(self)}
+        values = {"format": FORMAT, **encode_fields(self)}
+        if not self.searches:
+            del values["searches"]
+        return values
 
 
 def _depth(value: Any) -> int:

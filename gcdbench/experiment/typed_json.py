@@ -63,7 +63,7 @@ def _reader(kind: Any) -> Reader:
 
 
 def _of_class(cls: type[Any]) -> Reader:
-    kinds: dict[str, Any] = _types(cls)  # type: ignore[arg-type]  # classes are hashable
+    kinds: dict[str, Any] = types_of(cls)  # type: ignore[arg-type]  # classes are hashable
     readers = {name: _reader(kind) for name, kind in kinds.items()}
     required = _required(cls)  # type: ignore[arg-type]
     rest: str = getattr(cls, "rest", "")
@@ -162,7 +162,7 @@ def mapping(value: Any, where: str) -> dict[str, Any]:
 
 
 @cache
-def _types(cls: type) -> dict[str, Any]:
+def types_of(cls: type) -> dict[str, Any]:
     """Return the types of a dataclass's fields; resolving the annotations takes its time."""
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}

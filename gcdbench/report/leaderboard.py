@@ -16,6 +16,7 @@ from gcdbench.experiment.record import Record
 from gcdbench.report import paper_numbers, statistics, titles
 from gcdbench.report.collect import SPLITS, Collection
 from gcdbench.report.further_scores import further_scores
+from gcdbench.report.tuned import Tuned, tuned
 
 Key = tuple[Any, ...]  # dataset, set, split, method
 ROLES = ("source", "shifted", "unseen", "validation")
@@ -120,11 +121,21 @@ class Leaderboard:
         return statistics.rank(_complete(_by_dataset(self.scores)))
 
     @cached_property
+    def tuned(self) -> list[Tuned]:
+        """Methods with settings that searches chose; never ranked together with the others."""
+        return tuned(self)
+
+    @cached_property
     def caveats(self) -> list[str]:
         """What may not be concluded, in sentences."""
         recorded = self.collection.records
-        said = [*statistics.caveats(self.scores), *_unreadable(recorded), *_variants(recorded)]
-        return [*said, *_unconfirmed(self.collection)]
+        return [
+            *statistics.caveats(self.scores),
+            *_without_new_classes(recorded),
+            *_unreadable(recorded),
+            *_variants(recorded),
+            *_unconfirmed(self.collection),
+        ]
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
         """Evaluation sets of a dataset with their roles, in the order of ``ROLES``."""
@@ -170,6 +181,24 @@ def _unreadable(recorded: Iterable[Record]) -> list[str]:
     if not cells:
         return []
     return [f"Images could not be read and were scored as grey squares: {'; '.join(cells)}."]
+
+
+FEW = 0.005  # share of unlabelled images predicted new, as good as none
+
+
+def _without_new_classes(recorded: Iterable[Record]) -> list[str]:
+    """Say which methods predict no new class, by what they report of their last epoch."""
+    shares: dict[str, list[float]] = {}
+    for record in recorded:
+        share = record.curve[-1].diagnostics.get("predicted_new") if record.curve else None
+        if share is not None:
+            shares.setdefault(record.method, []).append(share)
+    none = [titles.method_title(name) for name, found in shares.items() if max(found) < FEW]
+    return [
+        f"{name} predicts no new class for the unlabelled images: its accuracy on new classes is "
+        "what the assignment of old clusters to them gives."
+        for name in none
+    ]
 
 
 def _variants(recorded: Iterable[Record]) -> list[str]:

@@ -14,9 +14,12 @@ from gcdbench.experiment import index as index_module
 from gcdbench.experiment import records
 from gcdbench.experiment.index import Done, Index
 from gcdbench.experiment.plan import Request, make_cells
-from gcdbench.experiment.record import CurvePoint, LazyCurve, SplitAccuracies
+from gcdbench.experiment.record import CurvePoint, LazyCurve, SearchFacts, SplitAccuracies
 from gcdbench.experiment.verdict import Verdict
 
+SEARCH = SearchFacts(
+    "nmi", 8, "random", 0, (0, 1), 3, 0.5, 1, 60.0, {"train": {"lr": 0.05}}, ("k",)
+)
 CURVE = (
     CurvePoint(0, 0.1, {"loss": 1.5}, {"line": SplitAccuracies(0.5, None, 0.5)}, {"spread": 2.0}),
     CurvePoint(1, 0.05, {"loss": None}),
@@ -36,7 +39,8 @@ def results(tmp_path, cells, monkeypatch):
     monkeypatch.setattr(index_module, "SETTLED_SECONDS", -1.0)
     for cell in cells:
         sets = {"line": set_scores("source", 0.5, rates={"nmi": 0.25, "ari": None})}
-        made = record_of(cell, sets=sets, summary={"pooled": set_scores("", 0.5)}, curve=CURVE)
+        more = {"summary": {"pooled": set_scores("", 0.5)}, "curve": CURVE, "searches": (SEARCH,)}
+        made = record_of(cell, sets=sets, **more)
         records.write_record(records.cell_folder(tmp_path / "runs", cell), made, {})
     return tmp_path / "runs"
 
@@ -58,6 +62,7 @@ def test_an_index_gives_the_records_that_the_files_hold(results, monkeypatch):
     assert reads(results, monkeypatch) == (expected, 0)
     first = next(iter(expected.values()))
     assert first.curve == CURVE
+    assert first.searches == (SEARCH,)
     assert first.sets["line"].rates == {"nmi": 0.25, "ari": None}
 
 
