@@ -20,7 +20,7 @@ from gcdbench.core.settings import TrainConfig
 from gcdbench.nn.backbone import Backbone
 from gcdbench.ops.labels import UNLABELLED
 from gcdbench.training.compose import Composed, compose
-from gcdbench.training.frozen_features import Trunk
+from gcdbench.training.features.trunk import Trunk
 from gcdbench.training.method import Batch, Clock, FitContext, PoolFeatures, Step, Task, seeded
 from gcdbench.training.trainer import make_optimizer, trained_state
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from gcdbench.core.settings import TrainConfig
 from gcdbench.nn.parallel import ProcessGroup, SingleProcess
 from gcdbench.training.compose import Composed
-from gcdbench.training.frozen_features import autocast
+from gcdbench.training.features.trunk import autocast
 from gcdbench.training.method import Batch, Clock, FitContext
 
 Snapshot = dict[str, Any]  # tensors and plain values: what ``train`` can resume from
