@@ -23,7 +23,8 @@ class TrainConfig:
     epochs: int = 200  # paper and all released codes
     batch_size: int = 128  # images, each in two views; released GCD, SimGCD and DomainNet scripts
     lr: float = 0.1  # released GCD and SimGCD
-    momentum: float = 0.9  # released codes
+    optimizer: Literal["sgd", "nesterov", "adamw"] = "sgd"  # with momentum, released codes
+    momentum: float = 0.9  # released codes; AdamW's first beta, its second one is 0.999
     weight_decay: float = 5e-5  # released codes
     decay: Literal["matrices", "all"] = "matrices"  # SimGCD and HiLo spare 1-d parameters
     schedule: Literal["cosine", "step"] = "cosine"  # step: a tenth after 85 %, as in AutoNovel

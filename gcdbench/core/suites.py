@@ -20,7 +20,7 @@ _SUITE_KEYS = _SECTIONS | {
 }
 _DATASET_KEYS = _SECTIONS | {"source", "config", "limit", "exclude"}
 _QUICK_KEYS = _SECTIONS | {"limit"}
-_METHOD_KEYS = {"train", "config"}
+_METHOD_KEYS = {"train", "backbone", "config"}
 
 
 def suites() -> dict[str, Path]:

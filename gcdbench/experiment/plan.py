@@ -181,7 +181,12 @@ def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cel
         *(layer.get("train", {}) for layer in layers[2:]),
         given.get("train", {}),
     )
-    backbone = merge(*(layer.get("backbone", {}) for layer in layers), given.get("backbone", {}))
+    backbone = merge(
+        {key: info.constants[key] for key in ("train_blocks",) if key in info.constants},
+        *(layer.get("backbone", {}) for layer in layers),
+        *(layer.get("backbone", {}) for layer in by_method),
+        given.get("backbone", {}),
+    )
     task = merge(*(layer.get("task", {}) for layer in layers), given.get("task", {}))
     method = merge(*(layer.get("config", {}) for layer in by_method), given.get(spec.method, {}))
     techniques = {

@@ -138,15 +138,15 @@ class Backbone(nn.Module):
     @contextlib.contextmanager
     def without(self, *adapters: Adapter) -> Iterator[None]:
         """Encode without some adapters in the context; without all of them if none is named."""
-        resting = adapters or tuple(self.adapters)
+        resting = adapters or tuple(self._active())
         before = [one.active for one in resting]
         for one in resting:
-            one.active = False  # type: ignore[assignment]
+            one.active = False
         try:
             yield
         finally:
             for one, active in zip(resting, before, strict=True):
-                one.active = active  # type: ignore[assignment]
+                one.active = active
 
     @contextlib.contextmanager
     def recording(self, *, gradient: bool = False) -> Iterator[Recording]:

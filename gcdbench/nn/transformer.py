@@ -51,7 +51,7 @@ class Transformer:
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of patches in an image of the model's own size."""
-        return tuple(self.vit.patch_embed.grid_size)  # type: ignore[return-value]
+        return tuple(self.vit.patch_embed.grid_size)
 
     def norm(self, x: Tensor) -> Tensor:
         """Apply the final norm; models that average patches keep it under another name."""

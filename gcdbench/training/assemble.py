@@ -24,8 +24,9 @@ from gcdbench.training.features.trunk import Trunk, weights_digest
 from gcdbench.training.loader import Loader
 from gcdbench.training.method import FitContext, Task
 from gcdbench.training.num_classes import assumed_classes
+from gcdbench.training.optimizer import mixed_precision
 from gcdbench.training.sharded_loader import ShardedLoader
-from gcdbench.training.trainer import Batches, mixed_precision
+from gcdbench.training.trainer import Batches
 
 
 @dataclass(frozen=True)

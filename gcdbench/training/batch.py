@@ -149,8 +149,10 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Move to a device, turning stored bytes into numbers between 0 and 1."""
-        one = not isinstance(self.views, tuple)
-        views = _moved(self.views, device) if one else tuple(_moved(v, device) for v in self.views)
+        if isinstance(self.views, tuple):
+            views: State | tuple[State, ...] = tuple(_moved(view, device) for view in self.views)
+        else:
+            views = _moved(self.views, device)
         labels, index = (ids.to(device, non_blocking=True) for ids in (self.labels, self.index))
         host = HostCopy(*self.on_cpu, (labels, index))
         return replace(self, views=views, labels=labels, index=index, host=host)

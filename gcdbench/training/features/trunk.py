@@ -35,17 +35,27 @@ class Trunk:
         self.owner = owner
         self.mixed = mixed
         self.loaded = backbone
-        self.digest = self._digest(backbone)
+        self.parts = trunk_parts(backbone)
+        self.digest = self._digest(self.parts, backbone)
 
     def key(self, backbone: Backbone) -> str:
         """Return the key of features that this backbone computes now."""
-        now = self._digest(backbone)
-        if backbone is self.loaded and now == self.digest:
-            return self.digest
-        return digest(self.owner, now)
+        parts = trunk_parts(backbone)
+        found = self._digest(parts, backbone)
+        return digest(self.owner, found) if self._differs(backbone, parts) else found
 
-    def _digest(self, backbone: Backbone) -> str:
-        found = trunk_digest(backbone, self.device)
+    def is_changed(self, backbone: Backbone) -> bool:
+        """Return whether weights or modules of the trunk are not those that were loaded.
+
+        An adapter shortens the trunk; what is left of it is unchanged.
+        """
+        return self._differs(backbone, trunk_parts(backbone))
+
+    def _differs(self, backbone: Backbone, parts: list[str]) -> bool:
+        return backbone is not self.loaded or parts != self.parts[: len(parts)]
+
+    def _digest(self, parts: list[str], backbone: Backbone) -> str:
+        found = _digest_of(parts, backbone, self.device)
         return found if self.mixed is None else digest(found, self.mixed)
 
 
@@ -56,22 +66,33 @@ def autocast(device: torch.device, mixed: torch.dtype | None) -> torch.autocast:
 
 def trunk_digest(backbone: Backbone, device: torch.device) -> str:
     """Return a hash of everything that determines the trunk's output for given pixels."""
-    found = hashlib.sha256()
-    trained = tuple(f"vit.blocks.{n}" for n in range(backbone.num_frozen, backbone.num_blocks))
-    for name, module in backbone.named_modules():
-        if not f"{name}.".startswith(tuple(f"{block}." for block in trained)):
-            found.update(f"{name} {_description(module)}\n".encode())
-            own = [*module._parameters.items(), *module._buffers.items()]
-            for tensor_name, tensor in own:
-                if tensor is not None:
-                    found.update(f"{tensor_name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                    found.update(_bytes(tensor))
+    return _digest_of(trunk_parts(backbone), backbone, device)
+
+
+def _digest_of(parts: list[str], backbone: Backbone, device: torch.device) -> str:
     if device.type == "cuda":
         machine = f"{torch.cuda.get_device_name(device)} {torch.version.cuda}"
     else:
         machine = f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"
     facts = (backbone.num_frozen, backbone.image_size, machine, torch.__version__)
-    return digest(found.hexdigest(), *facts)
+    return digest(*parts, *facts)
+
+
+def trunk_parts(backbone: Backbone) -> list[str]:
+    """Return hashes of modules and weights: of all but the blocks, then of each frozen block."""
+    found = [hashlib.sha256() for _ in range(1 + backbone.num_frozen)]
+    for name, module in backbone.named_modules():
+        words = name.split(".")
+        number = int(words[2]) if words[:2] == ["vit", "blocks"] and len(words) > 2 else -1
+        if number >= backbone.num_frozen or words[0] == "adapters":
+            continue
+        part = found[number + 1]
+        part.update(f"{name} {_description(module)}\n".encode())
+        for tensor_name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+            if tensor is not None:
+                part.update(f"{tensor_name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+                part.update(_bytes(tensor))
+    return [part.hexdigest() for part in found]
 
 
 def _description(module: nn.Module) -> str:
