@@ -7,6 +7,7 @@ of gcdbench. What a plug-in imports from here is part of its cells' key, the res
 
 from __future__ import annotations
 
+from gcdbench.data.views import Views, view_kind
 from gcdbench.nn.adapters import PIXELS, Adapter, AddedTokens, DeepPrompts, LoRA, PixelPrompt
 from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.critics import CosineCritic, MLPCritic, js_mutual_information
@@ -137,6 +138,7 @@ __all__ = [
     "Task",
     "Technique",
     "Tokens",
+    "Views",
     "accuracies",
     "adaptive_filling",
     "agreement_loss",
@@ -195,6 +197,7 @@ __all__ = [
     "teacher_temperature",
     "unbalanced_transport",
     "unit_rows_",
+    "view_kind",
     "ward_clusters",
     "warm_start",
     "widen",

@@ -11,7 +11,12 @@ BACKBONES = {
     "embedded": "small hybrid ViT that ships with gcdbench (64 px drawings)",
     "dino-vitb16": "vit_base_patch16_224.dino",
     "dino-vits16": "vit_small_patch16_224.dino",
+    "dinov2-vits14": "vit_small_patch14_dinov2.lvd142m",
     "dinov2-vitb14": "vit_base_patch14_dinov2.lvd142m",
+    "dinov2-vitl14": "vit_large_patch14_dinov2.lvd142m",
+    "dinov3-vits16": "vit_small_patch16_dinov3.lvd1689m",
+    "dinov3-vitb16": "vit_base_patch16_dinov3.lvd1689m",
+    "dinov3-vitl16": "vit_large_patch16_dinov3.lvd1689m",
     "clip-vitb16": "vit_base_patch16_clip_quickgelu_224.openai",
 }
 

@@ -83,7 +83,11 @@ def stack(views: Sequence[State]) -> State:
     if isinstance(first, Patches):
         return Patches(torch.cat([one.x for one in views]))  # type: ignore[union-attr]
     taps = {b: torch.cat([one.taps[b] for one in views]) for b in first.taps}  # type: ignore[union-attr]
-    return Tokens(torch.cat([one.x for one in views]), taps)  # type: ignore[union-attr]
+    traces = [one.trace for one in views if isinstance(one, Tokens) and one.trace is not None]
+    trace = None
+    if len(traces) == len(views):
+        trace = Trace(*(torch.cat([getattr(t, k) for t in traces]) for k in ("patches", "maps")))
+    return Tokens(torch.cat([one.x for one in views]), taps, trace)  # type: ignore[union-attr]
 
 
 @dataclass(frozen=True)

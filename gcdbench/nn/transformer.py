@@ -28,11 +28,13 @@ def transformer_of(vit: nn.Module, name: str = "this model") -> Transformer:
     for kind in (PlainTransformer, RotaryTransformer):
         if isinstance(vit, kind.models):
             if vit.cls_token is None:
-                raise UserError(f"backbone {name!r} has no CLS token, which all methods read")
+                raise UserError(
+                    f"backbone {name!r} cannot be used: it has no CLS token, which all methods read"
+                )
             return kind(vit)
     raise UserError(
-        f"backbone {name!r} is a {type(vit).__name__}, which is no vision transformer of a family "
-        "that gcdbench knows (VisionTransformer, Eva)"
+        f"backbone {name!r} cannot be used: a VisionTransformer or Eva of timm is needed, and "
+        f"{type(vit).__name__} is none"
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from gcdbench.core import registry
 from gcdbench.data.problem import Problem
 from gcdbench.experiment.plan import Cell
 from gcdbench.nn.backbone import Backbone
@@ -55,7 +56,9 @@ def assemble(
     problem, config = cell.problem(), cell.train
     backbone = load_backbone(cell.backbone).to(device)
     pretrained = weights_digest(backbone)
-    loader = make_loader(cell, backbone.image_size, workers=workers, strict=strict)
+    registry.load("method", cell.spec.method)  # it may define kinds of views
+    patch = backbone.image_size // backbone.transformer.grid[0]
+    loader = make_loader(cell, backbone.image_size, patch=patch, workers=workers, strict=strict)
     mixed = mixed_precision(config, device)
     trunk = Trunk(backbone, device, owner=cell.key, mixed=mixed)
 
@@ -80,11 +83,16 @@ def assemble(
     return Assembly(problem, loader, batches, model, encoder, context, pretrained)
 
 
-def make_loader(cell: Cell, size: int, *, workers: int = 0, strict: bool = False) -> Loader:
+def make_loader(
+    cell: Cell, size: int, *, patch: int = 16, workers: int = 0, strict: bool = False
+) -> Loader:
     """Return the loader of a cell's images, for views of ``size`` pixels."""
+    info = registry.get("method", cell.spec.method)
     return Loader(
         cell.problem(),
         size=size,
+        kinds=tuple(info.constants.get("views", ("plain", "plain"))),
+        patch=patch,
         batch_size=cell.train.batch_size,
         seed=cell.seed,
         workers=workers,

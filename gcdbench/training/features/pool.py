@@ -17,7 +17,7 @@ from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.random import seeded
 from gcdbench.training.features.store import CHUNK, FeatureRequest, FeatureStore, digest, stamps
 from gcdbench.training.features.trunk import autocast, pack, packed_shape, unpack
-from gcdbench.training.loader import Loader
+from gcdbench.training.loader import Loader, Request
 from gcdbench.training.method import FitContext, PoolFeatures
 
 
@@ -150,7 +150,7 @@ class PoolEncoder:
 
     def _pixels(self, chunks: Sequence[int]) -> Iterator[Tensor]:
         """Yield the centre crops of chunks of images."""
-        for images in self.loader.serve([(self._parts[chunk], None) for chunk in chunks]):
+        for images in self.loader.serve([Request(self._parts[chunk]) for chunk in chunks]):
             yield images.to(self.device, non_blocking=True).float() / 255
 
     def _find(self, rows: np.ndarray) -> Tensor:

@@ -141,9 +141,11 @@ def pack(backbone: Backbone, images: Tensor, depth: CacheDepth) -> Tensor:
     return torch.cat([tokens.x, *(cls[:, None] for cls in tokens.taps.values())], dim=1)
 
 
-def packed_shape(backbone: Backbone, device: torch.device, depth: CacheDepth) -> tuple[int, ...]:
-    """Return the shape of one packed image."""
-    side = backbone.image_size
+def packed_shape(
+    backbone: Backbone, device: torch.device, depth: CacheDepth, side: int | None = None
+) -> tuple[int, ...]:
+    """Return the shape of one packed image, or of a view with another side."""
+    side = backbone.image_size if side is None else side
     return tuple(pack(backbone, torch.zeros(1, 3, side, side, device=device), depth).shape[1:])
 
 
