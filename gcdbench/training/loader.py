@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from gcdbench.data.images import Images, Unreadable
-from gcdbench.data.pixel_cache import PixelCache
 from gcdbench.data.problem import Problem
 from gcdbench.data.views import Views
 from gcdbench.errors import UserError
@@ -118,7 +117,7 @@ class Loader:
         self.steps_per_epoch = max((draws_per_epoch or len(self.pool)) // self.batch_size, 1)
         images, folder = problem.images, cache or os.environ.get("GCDBENCH_CACHE")
         if folder:
-            images = images.cached(PixelCache(Path(folder)))
+            images = images.stored(Path(folder))
         views = Views(size, problem.augment, problem.changes, patch)
         self.images = Resized(images, views, sharers=max(workers, 1))
         self.unreadable: dict[str, str] = {}  # place -> reason

@@ -14,9 +14,7 @@ from torchvision.transforms import functional as reference
 
 from gcdbench.core.paths import PACKAGE
 from gcdbench.data import images as images_module
-from gcdbench.data.corrupted import CorruptedImages, Recipe
 from gcdbench.data.images import ArrayImages, FileImages, JoinedImages, Unreadable, ZipImages
-from gcdbench.data.pixel_cache import PixelCache
 from gcdbench.data.problem import EvalSet, Problem
 from gcdbench.data.views import Views
 from gcdbench.data.views.colour import to_hsv, to_rgb
@@ -329,40 +327,15 @@ def test_the_next_readable_position_is_taken_cyclically():
     assert substitutes(3, []).tolist() == [0, 1, 2]
 
 
-# --- the cache on disk
+# --- resized images that are kept
 
 
-def test_the_cache_gives_the_same_pixels_without_decoding_again(folder, tmp_path, monkeypatch):
-    images, cache = files(folder), PixelCache(tmp_path / "cache")
-    expected = images.resized(7, 36)
-    assert np.array_equal(cache.resized(images, 7, 36), expected)
-    monkeypatch.setattr(FileImages, "resized", None)
-    assert np.array_equal(cache.resized(images, 7, 36), expected)
-
-
-def test_a_changed_image_or_size_is_not_taken_from_the_cache(folder, tmp_path):
-    images, cache = files(folder), PixelCache(tmp_path / "cache")
-    before = cache.resized(images, 7, 36)
-    assert cache.resized(images, 7, 20).shape == (20, 26, 3)
-    Image.new("RGB", (50, 50), "red").save(folder / "7.jpg")
-    after = cache.resized(images, 7, 36)
-    assert after.shape != before.shape
-
-
-def test_a_file_of_the_cache_that_was_cut_off_is_made_again(folder, tmp_path):
-    images, cache = files(folder), PixelCache(tmp_path / "cache")
-    expected = cache.resized(images, 7, 36)
-    (path,) = (tmp_path / "cache").rglob("*.npy")
-    path.write_bytes(path.read_bytes()[:100])
-    assert np.array_equal(cache.resized(images, 7, 36), expected)
-    assert not list((tmp_path / "cache").rglob("*.part"))
-
-
-def test_a_loader_uses_the_cache_of_the_environment(folder, tmp_path, monkeypatch):
+def test_a_loader_stores_images_where_the_environment_says(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("GCDBENCH_CACHE", str(tmp_path / "cache"))
     problem = make_problem(files(folder))
     served = torch.cat(list(loader(problem).sweep(np.arange(60))))
-    assert len(list((tmp_path / "cache").rglob("*.npy"))) == 60
+    (index,) = (tmp_path / "cache").rglob("*.index")
+    assert index.stat().st_size == 60 * 40
     monkeypatch.delenv("GCDBENCH_CACHE")
     assert torch.equal(served, torch.cat(list(loader(problem).sweep(np.arange(60)))))
 
@@ -372,13 +345,3 @@ def test_small_problems_are_decoded_once(folder):
     first = torch.cat(list(one.sweep(np.arange(60))))
     shutil.rmtree(folder)
     assert torch.equal(first, torch.cat(list(one.sweep(np.arange(60)))))
-
-
-def test_of_corrupted_images_the_clean_ones_are_kept(folder, tmp_path):
-    clean = files(folder)
-    variants = CorruptedImages(clean, Recipe(("fog", "shot_noise"), (1, 4), size=32))
-    cached = variants.cached(PixelCache(tmp_path / "cache"))
-    for row in (3, 63, 123, 183):
-        assert np.array_equal(cached.resized(row, 40), variants.resized(row, 40))
-    assert len(list((tmp_path / "cache").rglob("*.npy"))) == 1
-    assert list(cached.ids) == list(variants.ids)
