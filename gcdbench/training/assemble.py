@@ -44,14 +44,14 @@ def assemble(
     device: torch.device,
     group: ProcessGroup,
     store: FeatureStore,
-    workers: int = 0,
+    workers: int | None = 0,
     strict: bool = False,
 ) -> Assembly:
     """Return the parts of a cell; frozen features come from the store as far as it has them."""
     problem, config = cell.problem(), cell.train
     backbone = load_backbone(cell.backbone).to(device)
     pretrained = weights_digest(backbone)
-    loader = make_loader(cell, backbone.image_size, workers=workers, strict=strict)
+    loader = make_loader(cell, backbone.image_size, device=device, workers=workers, strict=strict)
     mixed = mixed_precision(config, device)
     trunk = Trunk(backbone, device, owner=cell.key, mixed=mixed)
 
@@ -75,13 +75,21 @@ def assemble(
     return Assembly(problem, loader, batches, model, encoder, context, pretrained)
 
 
-def make_loader(cell: Cell, size: int, *, workers: int = 0, strict: bool = False) -> Loader:
+def make_loader(
+    cell: Cell,
+    size: int,
+    *,
+    device: torch.device | None = None,
+    workers: int | None = 0,
+    strict: bool = False,
+) -> Loader:
     """Return the loader of a cell's images, for views of ``size`` pixels."""
     return Loader(
         cell.problem(),
         size=size,
         batch_size=cell.train.batch_size,
         seed=cell.seed,
+        device=device,
         workers=workers,
         draws_per_epoch=cell.train.draws_per_epoch,
         strict=strict,

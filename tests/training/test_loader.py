@@ -20,7 +20,7 @@ from gcdbench.data.views import Views
 from gcdbench.data.views.colour import to_hsv, to_rgb
 from gcdbench.data.views.kinds import recolour
 from gcdbench.errors import UserError
-from gcdbench.training.loader import Loader, substitutes
+from gcdbench.training.loader import Loader, default_workers, substitutes
 
 # torch starts its workers by a fork, of which Python 3.12 warns in processes with threads
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -345,3 +345,47 @@ def test_small_problems_are_decoded_once(folder):
     first = torch.cat(list(one.sweep(np.arange(60))))
     shutil.rmtree(folder)
     assert torch.equal(first, torch.cat(list(one.sweep(np.arange(60)))))
+
+
+# --- views that are made on a device
+
+
+@pytest.mark.parametrize("kinds", [("plain", "plain"), ("plain", "weak", "small")])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_made_on_a_device_are_those_of_the_cpu(damaged, kinds, workers):
+    problem = make_problem(damaged, augment="jitter", labelled=0)
+    expected = loader(problem, kinds=kinds)
+    other = loader(problem, kinds=kinds, device=torch.device("cpu"), workers=workers)
+    other.on_device = True  # as on CUDA, with CPU tensors
+    weight = torch.ones(60).double()
+    weight[[30, 31, 32]] = 5
+    for one, two in zip(expected.epoch(1, weight), other.epoch(1, weight), strict=True):
+        assert torch.equal(one.index, two.index)
+        assert all(torch.equal(a, b) for a, b in zip(one.views[:2], two.views[:2], strict=True))
+        assert [v.shape for v in one.views] == [v.shape for v in two.views]
+    assert expected.unreadable == other.unreadable
+
+
+def test_views_are_made_on_cuda_unless_a_kind_has_no_code_for_it(problem, monkeypatch):
+    from gcdbench.data.views import kinds
+
+    cuda = torch.device("cuda")
+    assert loader(problem, device=cuda).on_device
+    assert not loader(problem, device=torch.device("cpu")).on_device
+    bare = kinds.ViewKind("bare", kinds.weak, 3)
+    monkeypatch.setitem(kinds._KINDS, "bare", bare)
+    assert not loader(problem, device=cuda, kinds=("plain", "bare")).on_device
+
+
+def test_by_default_the_cores_are_shared_by_the_gpus(problem, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(12), raising=False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    assert default_workers(torch.device("cuda")) == 3
+    assert default_workers(torch.device("cpu")) == 0
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 20)
+    assert default_workers(torch.device("cuda")) == 1
+    cuda = torch.device("cuda", 0)
+    assert loader(problem, device=cuda, workers=None).workers == 0  # all images fit into memory
+    assert loader(problem, device=cuda, workers=2).workers == 2
+    monkeypatch.setattr("gcdbench.training.loader.MEMORY_BUDGET", 1000)
+    assert loader(problem, device=cuda, workers=None).workers == 1

@@ -42,7 +42,7 @@ def to_hsv(
     red: np.ndarray, green: np.ndarray, blue: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return hue, saturation and value as Pillow does, from tables."""
-    hues, saturations = _hsv_tables()
+    hues, saturations = hsv_tables()
     high = np.maximum(np.maximum(red, green), blue)
     low = np.minimum(np.minimum(red, green), blue)
     r, g, b = (band.astype(np.int32) for band in (red, green, blue))
@@ -58,13 +58,13 @@ def to_rgb(hue: np.ndarray, saturation: np.ndarray, value: np.ndarray) -> np.nda
     place = (hue.astype(np.intp) << 8) | saturation
     brightness = value.astype(np.float32)
     out = np.empty((*hue.shape, 3), dtype=np.uint8)
-    for channel, shares in enumerate(_rgb_shares()):
+    for channel, shares in enumerate(rgb_shares()):
         out[..., channel] = shares.take(place) * brightness + np.float32(0.5)
     return out
 
 
 @cache
-def _hsv_tables() -> tuple[np.ndarray, np.ndarray]:
+def hsv_tables() -> tuple[np.ndarray, np.ndarray]:
     """Tabulate hues by strongest colour, difference of the others, range; saturations by extremes.
 
     Types are those of Pillow's code in C: single precision, except in operations with a constant.
@@ -83,7 +83,7 @@ def _hsv_tables() -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def _rgb_shares() -> np.ndarray:
+def rgb_shares() -> np.ndarray:
     """Tabulate by hue and saturation which share of the value red, green and blue have."""
     turns = np.arange(256) * 6 / 255
     sixth = np.floor(turns).astype(int)
