@@ -17,7 +17,7 @@ from gcdbench.data import images as images_module
 from gcdbench.data.images import ArrayImages, FileImages, JoinedImages, Unreadable, ZipImages
 from gcdbench.data.problem import EvalSet, Problem
 from gcdbench.data.views import Views
-from gcdbench.data.views.colour import to_hsv, to_rgb
+from gcdbench.data.views.colour import Planes, to_hsv, to_rgb
 from gcdbench.data.views.kinds import recolour
 from gcdbench.errors import UserError
 from gcdbench.training.loader import Loader, default_workers, substitutes
@@ -157,14 +157,20 @@ def _permutations():
 
 @pytest.mark.parametrize("first", [0, 1, 17, 127, 128, 200, 254, 255])
 def test_hues_from_tables_are_those_of_pillow(first):
-    second, third = np.mgrid[:256, :256].astype(np.uint8)
+    second, third = (band.ravel() for band in np.mgrid[:256, :256].astype(np.uint8))
     fixed = np.full_like(second, first)
     for bands in ((fixed, second, third), (second, fixed, third), (second, third, fixed)):
-        picture = np.stack(bands, axis=2)
-        expected = Image.fromarray(picture).convert("HSV")
-        assert np.array_equal(np.stack(to_hsv(*bands), axis=2), np.asarray(expected))
-        backwards = Image.merge("HSV", [Image.fromarray(band) for band in bands]).convert("RGB")
-        assert np.array_equal(to_rgb(*bands), np.asarray(backwards))
+        planes = Planes(256 * 256)
+        planes.colours[:] = bands
+        expected = Image.fromarray(np.stack(bands, 1)[None]).convert("HSV")
+        hue, saturation = to_hsv(planes)
+        found = np.stack([hue, saturation, planes.high], 1)
+        assert np.array_equal(found[None], np.asarray(expected))
+        whole = [Image.fromarray(band[None]) for band in bands]
+        backwards = Image.merge("HSV", whole).convert("RGB")
+        planes.high[:] = bands[2]
+        to_rgb(planes, bands[0].copy(), bands[1].copy())
+        assert np.array_equal(planes.colours.T[None], np.asarray(backwards))
 
 
 def test_a_tenth_of_the_jittered_views_is_grey():

@@ -16,11 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gcdbench.data.views.colour import ORDERS, Strengths, hsv_tables, rgb_shares
+from gcdbench.data.views.colour import LUMA, ORDERS, Strengths, hsv_tables, rgb_shares
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # steps of the jitter
 CHUNK = 64  # views that are resized at once: 0.7 MB each, several times
-LUMA = (19595, 38470, 7471)  # of 65536: Pillow's weights of red, green and blue
 
 
 class Frames(NamedTuple):
@@ -36,11 +35,10 @@ class Frames(NamedTuple):
         """Return frames (h, w, 3) in one buffer."""
         heights, widths = np.array([image.shape[:2] for image in images]).T
         ends = np.cumsum(heights * widths)
-        pixels = torch.empty(int(ends[-1]), 3, dtype=torch.uint8)
-        flat = pixels.numpy()
+        pixels = np.empty((int(ends[-1]), 3), np.uint8)
         for image, start, end in zip(images, ends - heights * widths, ends, strict=True):
-            flat[start:end] = image.reshape(-1, 3)
-        return cls(pixels, ends - heights * widths, heights, widths)
+            pixels[start:end] = image.reshape(-1, 3)
+        return cls(torch.from_numpy(pixels), ends - heights * widths, heights, widths)
 
     def repeated(self, times: int) -> Frames:
         """Return the same images several times, without a copy."""

@@ -121,18 +121,25 @@ def _plain_on_device(frames: device.Frames, draw: np.ndarray, side: int, views: 
 )
 def plain(image: np.ndarray, draw: Sequence[float], side: int, views: Views) -> np.ndarray:
     """Return a random crop, randomly flipped and, on DomainNet, recoloured."""
-    crop = weak(image, draw, side, views)
-    return crop if views.augment == "plain" else recolour(crop, draw[3:])
+    if views.augment == "plain":
+        return weak(image, draw, side, views)
+    crop = random_crop(image, draw, side)
+    return recolour(crop[:, ::-1] if draw[2] < 0.5 and views.flips else crop, draw[3:])
 
 
 @view_kind("weak", numbers=3, on_device=_weak_on_device)
 def weak(image: np.ndarray, draw: Sequence[float], side: int, views: Views) -> np.ndarray:
     """Return a random crop, randomly flipped."""
+    crop = random_crop(image, draw, side)
+    return mirrored(crop) if draw[2] < 0.5 and views.flips else crop
+
+
+def random_crop(image: np.ndarray, draw: Sequence[float], side: int) -> np.ndarray:
+    """Return a random crop, without a copy."""
     height, width = image.shape[:2]
     top = int(draw[0] * (height - side + 1))
     left = int(draw[1] * (width - side + 1))
-    crop = image[top : top + side, left : left + side]
-    return mirrored(crop) if draw[2] < 0.5 and views.flips else crop
+    return image[top : top + side, left : left + side]
 
 
 def recolour(image: np.ndarray, draw: Sequence[float]) -> np.ndarray:
