@@ -4,9 +4,9 @@
 
 Photographs of typical sizes are written to a temporary folder. Competitors take turns on one
 thread and the best CPU time per image (two views) of each is shown, so that a busy machine affects
-all equally. "decoded" reads files, "stored" the store of resized images. "host" is what the CPU does
-for views that are made on a GPU, in batches of 128 images: it packs frames and works out where to
-cut; the device's operations are called for views of a single pixel, which cost their calls only.
+all equally. "decoded" reads files, "stored" the store of resized images. "host" is what the CPU
+does for views that are made on a GPU, in batches of 128 images: it packs frames and works out where
+to cut; the device's operations are called for views of a single pixel: they cost their calls only.
 
 "bytes" compares the stored views with the decoded ones, and both with those of the code for devices
 on CPU tensors; "apart" is how far centre crops are from torchvision's, in grey levels.
@@ -137,9 +137,7 @@ def race(competitors: list[Competitor], rounds: int, images: int) -> list[float]
 
 def loading(folder: Path, number: int, rounds: int) -> None:
     """Compare the two-view loaders on all sizes."""
-    print(
-        "| two views, CPU ms per image | torchvision | decoded | | stored | | host | bytes | apart |"
-    )
+    print("| two views, ms per image | torchvision | decoded | | stored | | host | bytes | apart |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: |")
     for jitter in (False, True):
         for name, size in SIZES.items():
