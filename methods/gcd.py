@@ -37,9 +37,16 @@ class GCD(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2201.02609"
     train_defaults: ClassVar[dict[str, Any]] = {"decay": "all"}  # released: biases decay, too
     provides: ClassVar[frozenset[str]] = frozenset({"projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "sup_weight": ("uniform", 0.2, 0.5),  # 0.35 in the released code
+        "contrast_temp": ("log", 0.3, 1.5),  # 1 in the released code
+        "sup_contrast_temp": ("log", 0.05, 0.2),  # 0.07 in the released code
+    }
 
     @dataclass(frozen=True)
     class Config:
+        # released: GCD's scripts, with what a suite says of them; hilo: HiLo's repository
+        preset: Literal["ours", "released", "hilo"] = "ours"  # ours: as released, one precision
         sup_weight: float = 0.35  # released; the rest, 0.65, is on the unsupervised term
         contrast_temp: float = 1.0  # InfoNCE, released
         sup_contrast_temp: float = 0.07  # SupCon, released
@@ -49,6 +56,8 @@ class GCD(Method):
         clustering: Literal["pooled", "per_set", "per_set_plain"] = "pooled"  # released
         kmeans_init: int = 10  # released k-means script; its shell script uses 100
         kmeans_iter: int = 100  # released class default; its scripts use 10 and 200
+
+        presets: ClassVar[dict[str, dict[str, Any]]] = {"hilo": {"clustering": "per_set_plain"}}
 
     def __init__(self, config: Any, task: Task, backbone: Backbone) -> None:
         super().__init__(config, task, backbone)
