@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -166,7 +166,7 @@ class Loader:
                 rows = substitutes(len(i), [position for position, *_ in failures])
                 views, i = take(views, rows), i[rows]
             # of several sizes they are a tuple (b, 3, h, w) per view
-            yield Batch(cast("Tensor", views), self.labels[i], i)
+            yield Batch(views, self.labels[i], i)
 
     def views(self, requests: Sequence[Request]) -> Iterator[tuple[Stacked, list[Failure]]]:
         """Yield the views (V, b, 3, H, W) of each request, and its unreadable images.
