@@ -109,22 +109,22 @@ def test_a_dataset_touches_its_own_cells(copy):
 
 
 def test_a_new_score_leaves_records_valid_and_changes_the_version_of_scores(copy):
-    assert changed(copy, "gcdbench/training/scores.py", r"    return ", "    0\n    return ") == {
-        "scores"
-    }
+    assert changed(
+        copy, "gcdbench/training/scoring/scores.py", r"    return ", "    0\n    return "
+    ) == {"scores"}
 
 
 @pytest.mark.parametrize(
     ("name", "pattern", "replacement"),
     [
         ("gcdbench/training/trainer.py", r'^"""The training', '"""The one training'),
-        ("gcdbench/training/method.py", r'    """Repeat a per-image', '    """Copy a per-image'),
+        ("gcdbench/training/batch.py", r'    """Repeat a per-image', '    """Copy a per-image'),
         ("gcdbench/ops/losses.py", r"^import math$", "import math  # of the standard library"),
         ("methods/simgcd.py", r'^"""', '"""A mended docstring. '),
         ("gcdbench/runner/cell.py", r"return ", "return 0 or "),
         ("gcdbench/report/collect.py", r"return ", "return 0 or "),
         ("gcdbench/core/config.py", r"return ", "return 0 or "),
-        ("gcdbench/training/conformance.py", r"return ", "return 0 or "),
+        ("gcdbench/training/conformance/bench.py", r"return ", "return 0 or "),
     ],
 )
 def test_prose_and_code_that_makes_no_numbers_touch_nothing(copy, name, pattern, replacement):
