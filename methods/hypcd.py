@@ -189,7 +189,7 @@ class Adam(nn.Module):
         root = (self.square / (1 - 0.999**steps)).sqrt()
         change = lr * finite * self.mean / (1 - 0.9**steps) / (root + 1e-8)
         for parameter, part in zip(moved, change.split([p.numel() for p in moved]), strict=True):
-            parameter -= part.view_as(parameter)
+            parameter.sub_(part.view_as(parameter))
 
 
 class HyperbolicLinear(nn.Module):
