@@ -66,6 +66,7 @@ class Standing:
     recorded: int  # cells
     planned: int
     place: int | None = None
+    unconfirmed: int = 0  # cells whose scores could not be recomputed from predictions and labels
 
     @property
     def drop(self) -> float:
@@ -128,7 +129,13 @@ class Leaderboard:
     def caveats(self) -> list[str]:
         """What may not be concluded, in sentences."""
         recorded = self.collection.records
-        return [*statistics.caveats(self.scores), *_unreadable(recorded), *_variants(recorded)]
+        return [
+            *statistics.caveats(self.scores),
+            *_without_new_classes(recorded),
+            *_unreadable(recorded),
+            *_variants(recorded),
+            *_unconfirmed(self.collection),
+        ]
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
         """Evaluation sets of a dataset with their roles, in the order of ``ROLES``."""
@@ -152,6 +159,18 @@ def make_leaderboard(collection: Collection, suite: str) -> Leaderboard:
     return Leaderboard(suite, collection, role, _numbers(collection), _standings(collection, role))
 
 
+def _unconfirmed(collection: Collection) -> list[str]:
+    """Say which scores could not be recomputed, if any."""
+    datasets = sorted({place.dataset for place in collection.unconfirmed})
+    if not datasets:
+        return []
+    return [
+        f"‡ The scores of {len(collection.unconfirmed)} of {len(collection.records)} cells (on "
+        f"{', '.join(datasets)}) could not be recomputed from predictions and labels, since the "
+        "images or labels that they were made with are not here. They do not contradict themselves."
+    ]
+
+
 def _unreadable(recorded: Iterable[Record]) -> list[str]:
     """Say in which cells images could not be read."""
     cells = [
@@ -162,6 +181,24 @@ def _unreadable(recorded: Iterable[Record]) -> list[str]:
     if not cells:
         return []
     return [f"Images could not be read and were scored as grey squares: {'; '.join(cells)}."]
+
+
+FEW = 0.005  # share of unlabelled images predicted new, as good as none
+
+
+def _without_new_classes(recorded: Iterable[Record]) -> list[str]:
+    """Say which methods predict no new class, by what they report of their last epoch."""
+    shares: dict[str, list[float]] = {}
+    for record in recorded:
+        share = record.curve[-1].diagnostics.get("predicted_new") if record.curve else None
+        if share is not None:
+            shares.setdefault(record.method, []).append(share)
+    none = [titles.method_title(name) for name, found in shares.items() if max(found) < FEW]
+    return [
+        f"{name} predicts no new class for the unlabelled images: its accuracy on new classes is "
+        "what the assignment of old clusters to them gives."
+        for name in none
+    ]
 
 
 def _variants(recorded: Iterable[Record]) -> list[str]:
@@ -262,6 +299,7 @@ def _with_ranks(numbers: list[Number]) -> list[Number]:
 def _standings(collection: Collection, role: str) -> list[Standing]:
     planned = Counter(place.method for place in collection.planned)
     missing = Counter(place.method for place in collection.missing)
+    unconfirmed = Counter(place.method for place in collection.unconfirmed)
     by_role = {name: statistics.scores(collection.table, role=name) for name in ROLES}
     means = {name: _complete(_by_dataset(scores)) for name, scores in by_role.items()}
     ranks = means[role].round(9).rank(axis=1, ascending=False).mean()
@@ -276,6 +314,7 @@ def _standings(collection: Collection, role: str) -> list[Standing]:
             rank=float(ranks.get(method, math.nan)),
             recorded=planned[method] - missing[method],
             planned=planned[method],
+            unconfirmed=unconfirmed[method],
         )
         for method in titles.in_order(planned)
     ]
