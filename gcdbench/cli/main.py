@@ -21,7 +21,19 @@ from typing import Any, NoReturn
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from gcdbench import __version__
-from gcdbench.cli import completion, data, paper, plot, plugins, report, results, run, score, show
+from gcdbench.cli import (
+    completion,
+    data,
+    doctor,
+    paper,
+    plot,
+    plugins,
+    report,
+    results,
+    run,
+    score,
+    show,
+)
 from gcdbench.cli import plan as plans
 from gcdbench.cli.arguments import seed
 from gcdbench.core import registry
@@ -50,6 +62,8 @@ EXAMPLES = {
   gcdbench run --suite ssb-c --methods hilo --data-root /data --device cuda:0""",
     "plan": """
   gcdbench plan --suite drawshift --seeds 0 1 2              what is done, what the rest costs""",
+    "doctor": """
+  gcdbench doctor --suite ssb-c --data-root /data            before the first run of a suite""",
     "status": """
   gcdbench status --suite drawshift --watch                  until all cells are done""",
     "leaderboard": """
@@ -185,6 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     data.add_parser(verbs)
 
     for name, add, function in (
+        ("doctor", doctor.add_doctor, doctor.doctor),
         ("results", results.add_results, results.results),
         ("list", plugins.add_list, plugins.list_),
         ("show", show.add_show, show.show),

@@ -85,7 +85,8 @@ class Work:
 
     views: int  # in training steps
     swept: int  # images whose features are computed outside of steps, once for each time
-    flops: float | None  # of the backbone; heads and losses add a few percent at most
+    through_trunk: int = 0  # of both, how many pass the frozen blocks: others have kept features
+    flops: float | None = None  # of the backbone; heads and losses add a few percent at most
 
     @property
     def images(self) -> int:
@@ -122,13 +123,13 @@ def work(
     views = round(steps * batch * (VIEWS + LABELLED * needs.labelled_passes))
     rows, times = sizes.pool + sizes.unseen, sweeps(train, needs)
     if size is None:
-        return Work(views, rows * times, None)
-    trunk, tail = size.trunk_flops(blocks), size.tail_flops(blocks)
+        return Work(views, rows * times)
     kept = min(rows, KEPT_BYTES // size.kept_bytes(blocks, train.get("eval_tokens", "float32")))
     bank = train.get("view_bank", 0)
     through_trunk = (bank * sizes.pool if bank else views) + rows * times - kept * (times - 1)
-    flops = through_trunk * trunk + (views * (1 + BACKWARD) + rows * times) * tail
-    return Work(views, rows * times, float(flops))
+    through_tail = views * (1 + BACKWARD) + rows * times
+    flops = through_trunk * size.trunk_flops(blocks) + through_tail * size.tail_flops(blocks)
+    return Work(views, rows * times, through_trunk, float(flops))
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class CostModel:
 
     def _estimate(self, cell: Cell) -> Estimate:
         train, blocks = plain(cell.train), cell.backbone.train_blocks
-        done = work(train, cell.spec, _sizes(cell), backbone_size(cell.backbone.name), blocks)
+        done = work(train, cell.spec, cell_sizes(cell), backbone_size(cell.backbone.name), blocks)
         facts = done.images, done.flops, self.device
         kind = _kind(plain(cell.backbone), train)
         for method, whose in ((cell.spec.text, "of this method"), ("", "of other methods")):
@@ -247,7 +248,7 @@ def _recorded_images(record: Record) -> int:
     return work(record.train, spec, sizes, None, 1).images
 
 
-def _sizes(cell: Cell) -> Sizes:
+def cell_sizes(cell: Cell) -> Sizes:
     """Return the sizes of a cell's problem; without the data the published size of its pool."""
     try:
         problem = cell.problem()
