@@ -40,7 +40,7 @@ ROOT_MODULES = {
     "api": {"core", "experiment", "runner", "report"},
     "errors": set(),
     "methods": {"core"},
-    "plugin": {"ops", "nn", "training"},
+    "plugin": {"data", "ops", "nn", "training"},
 }
 WITHOUT_TORCH = (
     *("gcdbench.cli.main", "gcdbench.experiment.plan", "gcdbench.experiment.records"),

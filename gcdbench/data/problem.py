@@ -25,6 +25,8 @@ from gcdbench.ops.labels import UNLABELLED
 # unseen: no image of that domain is trained on; validation: labelled images kept out of training
 Role = Literal["source", "shifted", "unseen", "validation"]
 Augment = Literal["plain", "jitter"]  # crop and flip; jitter adds colour and grey, as on DomainNet
+Change = Literal["flip", "colour"]
+CHANGES: frozenset[Change] = frozenset({"flip", "colour"})
 log = logging.getLogger(__name__)
 
 
@@ -48,7 +50,8 @@ class Problem:
     labelled: np.ndarray  # rows that are trained on with their labels
     unlabelled: np.ndarray  # rows that are trained on without labels
     sets: dict[str, EvalSet]
-    augment: Augment = "plain"
+    augment: Augment = "plain"  # what a plain view is
+    changes: frozenset[Change] = CHANGES  # that leave an image in its class: no flip for digits
     notes: dict[str, str] = field(default_factory=dict)  # facts that a record should name
     cluster_unseen: bool = False  # unseen sets have clusters of their own; said in the notes, too
 
@@ -72,7 +75,9 @@ class Problem:
     def fingerprint(self) -> str:
         """Hash of everything that defines the problem but the pixels."""
         digest = hashlib.sha256()
-        facts = [self.classes, self.num_old, self.augment, self.notes]
+        facts: list[Any] = [self.classes, self.num_old, self.augment, self.notes]
+        if self.changes != CHANGES:
+            facts.append(sorted(self.changes))
         digest.update(json.dumps(facts).encode())
         digest.update("\n".join(self.images.ids).encode())
         for rows in (self.labels, self.labelled, self.unlabelled):

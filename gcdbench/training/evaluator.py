@@ -28,7 +28,7 @@ from gcdbench.training.frozen_features import (
     stamps,
     unpack,
 )
-from gcdbench.training.loader import Loader
+from gcdbench.training.loader import Loader, Request
 from gcdbench.training.method import FitContext, PoolFeatures
 from gcdbench.training.scores import Scores, score_predictions
 
@@ -144,7 +144,7 @@ class PoolEncoder:
 
     def _packed(self, chunks: Sequence[int]) -> Iterator[Tensor]:
         """Yield the packed features of chunks of images, on the device that computes them."""
-        for images in self.loader.serve([(self._parts[chunk], None) for chunk in chunks]):
+        for images in self.loader.serve([Request(self._parts[chunk]) for chunk in chunks]):
             pixels = images.to(self.device, non_blocking=True).float() / 255
             with autocast(self.device, self.mixed):
                 packed = pack(self.backbone, pixels, "tokens")
