@@ -66,6 +66,8 @@ def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Outcome:
     are reported before anything is trained.
     """
     records.check_writable(arguments.results)
+    if is_main():
+        log.info("%s; records go to %s", _described(cells), arguments.results)
     check_backbones(cells)
     for cell in cells:
         _ = cell.key  # needs the data and the weights
@@ -88,6 +90,16 @@ def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Outcome:
     if outcome.failed:
         log.error("%d of %d cells failed", len(outcome.failed), len(cells))
     return outcome
+
+
+def _described(cells: Sequence[Cell]) -> str:
+    """Return what will be run, in one line that is printed before torch is imported."""
+    methods = list(dict.fromkeys(cell.spec.text for cell in cells))
+    datasets, seeds = {cell.dataset for cell in cells}, {cell.seed for cell in cells}
+    named = ", ".join(methods[:4]) + (f" and {len(methods) - 4} more" if methods[4:] else "")
+    counts = f"{len(datasets)} dataset{'s' * (len(datasets) > 1)}"
+    counts += f", {len(seeds)} seed{'s' * (len(seeds) > 1)}"
+    return f"{len(cells)} cell{'s' * (len(cells) > 1)}: {named} on {counts}"
 
 
 def without_weights(cells: Sequence[Cell], results: Path) -> list[Cell]:

@@ -21,7 +21,7 @@ from gcdbench.experiment.plan import Cell, Request, make_cells
 from gcdbench.nn.backbone import Backbone, Patches, Tokens
 from gcdbench.nn.hub import find_weights, untrained_backbone
 from gcdbench.nn.load import load_backbone
-from gcdbench.runner.cost import backbone_size, cell_sizes, work
+from gcdbench.runner.cost import VIEWS, backbone_size, cell_sizes, work
 from gcdbench.training.compose import Composed, compose
 from gcdbench.training.frozen_features import autocast
 from gcdbench.training.loader import Loader
@@ -103,7 +103,7 @@ def _loader(cell: Cell, problem: Problem, backbone: Backbone, batch: int | None 
 def _loading(loader: Loader, weights: Tensor, seconds: float) -> float:
     """Return the views per second that one process loads."""
     batches = itertools.chain.from_iterable(loader.epoch(e, weights) for e in itertools.count())
-    return rate(lambda: len(next(batches)) * loader.num_views, seconds)
+    return rate(lambda: len(next(batches)) * VIEWS, seconds)
 
 
 def rate(call: Callable[[], int], seconds: float, device: torch.device | None = None) -> float:
@@ -158,7 +158,7 @@ def _step(cell: Cell, problem: Problem, backbone: Backbone, batch: Batch, second
         optimizer.step()
         with torch.no_grad():
             model.after_step(given, step, clock)
-        return 2 * len(batch)
+        return VIEWS * len(batch)
 
     return rate(one, seconds / 2, device)
 
