@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from gcdbench.experiment.plan import Cell, Request, make_cells
 from gcdbench.runner.launchers import choose_launcher, get_launcher, launcher_names
 from gcdbench.runner.options import RunOptions, plugin_files
 
+PATIENCE = 1.0  # seconds without a word
 log = logging.getLogger("gcdbench")
 
 
@@ -66,11 +68,12 @@ def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Outcome:
     are reported before anything is trained.
     """
     records.check_writable(arguments.results)
+    check_backbones(cells)
+    with _said_after(PATIENCE, f"{_described(cells)}: looking for data and weights ..."):
+        for cell in cells:
+            _ = cell.key  # needs the data and the weights
     if is_main():
         log.info("%s; records go to %s", _described(cells), arguments.results)
-    check_backbones(cells)
-    for cell in cells:
-        _ = cell.key  # needs the data and the weights
     options = make_options(arguments, cells)
     if is_main():
         fetch_weights(
@@ -90,6 +93,18 @@ def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Outcome:
     if outcome.failed:
         log.error("%d of %d cells failed", len(outcome.failed), len(cells))
     return outcome
+
+
+@contextlib.contextmanager
+def _said_after(seconds: float, text: str) -> Iterator[None]:
+    """Log a text if what is done in the context takes longer."""
+    timer = threading.Timer(seconds, log.info, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _described(cells: Sequence[Cell]) -> str:

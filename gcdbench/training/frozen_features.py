@@ -333,9 +333,9 @@ class BankedLoader:
         served = self.loader.serve([Request(self.loader.pool[p], self._views_of(p)) for p in parts])
         for images in tqdm(
             served,
-            desc="frozen features of the training images",
+            desc="features of the training images, computed once",
             total=len(parts),
-            unit="part",
+            unit="batch",
             disable=None,
             leave=False,
         ):

@@ -36,7 +36,7 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Check versions, devices, data and weights, and measure this machine for a minute."""
+    """Check this machine: versions, devices, data, weights and speed."""
     cells = make_cells(
         Request(arguments.suite, tuple(arguments.methods), data_root=arguments.data_root)
     )
