@@ -10,10 +10,12 @@ lets it minimise the estimate along with the features, with a critic too simple 
 The default follows the mathematics: the critic, a perceptron as printed, maximises the estimate
 while the features minimise it, in one backward pass through a gradient reversal. An estimate has no
 lower bound for features that fool the critic, so they are held to what independence gives, and
-beyond a limit the critic's scores grow as a logarithm only: without both, training can run away.
-Supervised contrast with a single domain label can make the domain projection nearly constant, so
-the critic sees every dimension in units of its own deviation. The preset ``released`` repeats the
-authors' code. "Released" below is that code.
+beyond a limit the critic's scores grow as a logarithm only. Supervised contrast with a single
+domain label can make the domain projection nearly constant, so the critic sees every dimension in
+units of its own deviation. Of its scores only the interaction counts: what depends on one of the
+two features alone says nothing of dependence, but by shifting it all features together can fool a
+critic within a few steps. The preset ``released`` repeats the authors' code. "Released" below is
+that code.
 """
 
 from __future__ import annotations
@@ -56,6 +58,11 @@ class HiLo(Method):
     train_defaults: ClassVar[dict[str, Any]] = {"lr": 0.05}  # released; the paper's headline row
     techniques: ClassVar[tuple[str, ...]] = ("patchmix", "curriculum")
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "sup_weight": ("uniform", 0.2, 0.5),  # 0.35, as in SimGCD
+        "entropy_weight": ("choice", 0.5, 1.0, 2.0, 4.0),  # SimGCD's scripts
+        "information_weight": ("log", 0.1, 3.0),  # 1 in the paper
+    }
 
     @dataclass(frozen=True)
     class Config:
@@ -72,6 +79,7 @@ class HiLo(Method):
         critic_update: Literal["adversarial", "joint"] = "adversarial"  # ours; released: joint
         # scaled: every projection at length sqrt(e); standardised: then every dimension, too
         critic_inputs: Literal["standardised", "scaled", "raw"] = "standardised"  # ours
+        critic_scores: Literal["interaction", "raw"] = "interaction"  # ours; released: raw
         critic_limit: float | None = 5.0  # of its scores, ours; released: none needed
         stop_at_independence: bool = True  # ours: features that fool the critic gain nothing more
         critic_dim: int = 512  # hidden width of the perceptron, ours; not in the paper
@@ -97,6 +105,7 @@ class HiLo(Method):
                 "critic": "cosine",
                 "critic_update": "joint",
                 "critic_inputs": "raw",
+                "critic_scores": "raw",
                 "critic_limit": None,
                 "kmeans_tol": 1e-4,
             },
@@ -111,6 +120,8 @@ class HiLo(Method):
             backbone.tap(config.domain_block)
             self.domain = Head(backbone.dim, config.num_domains, config, task.generator("domain"))
             self.critic = make_critic(config, task.generator("critic"))
+            if config.critic_scores == "interaction":
+                self.offset = nn.Parameter(torch.zeros(()))  # of all scores
             if config.critic_inputs == "standardised":
                 self.scales = nn.ModuleList(Standardise(config.projection_dim) for _ in range(2))
 
@@ -215,6 +226,8 @@ class HiLo(Method):
         if c.critic_inputs == "standardised":
             inputs = [scale(x) for scale, x in zip(self.scales, hidden, strict=True)]
         scores = self.critic(*inputs)
+        if c.critic_scores == "interaction":
+            scores = interaction(scores) + self.offset
         estimate = js_mutual_information(softly_limited(scores, c.critic_limit))
         watched = {"critic_estimate": estimate.detach(), **spread}
         if c.critic_limit is not None:
@@ -272,8 +285,9 @@ class Head(nn.Module):
 class Standardise(nn.Module):
     """Bring every dimension to mean zero and deviation one by running statistics.
 
-    The statistics are constants for the gradient. Deviations below ``floor`` are taken for noise:
-    they are raised no further than 1/floor.
+    The statistics are constants for the gradient, which passes as it is: divided by a small
+    deviation, it would let the features outrun the critic. Deviations below ``floor`` are taken for
+    noise: they are raised no further than 1/floor.
     """
 
     mean: Tensor
@@ -292,13 +306,20 @@ class Standardise(nn.Module):
         """Return standardised rows (n, d); in training, the statistics take up the rows first."""
         if self.training and len(x) > 1:
             self._follow(x.detach())
-        return (x - self.mean) / (self.var + self.floor**2).sqrt()
+        found = (x.detach() - self.mean) / (self.var + self.floor**2).sqrt()
+        return x + (found - x).detach()
 
     def _follow(self, x: Tensor) -> None:
         self.seen += 1
         rate = (1 / self.seen).clamp(min=1 - self.momentum)  # the first batches count equally
         self.mean += rate * (x.mean(0) - self.mean)
         self.var += rate * (x.var(0, unbiased=False) - self.var)
+
+
+@full_precision
+def interaction(scores: Tensor) -> Tensor:
+    """Return scores (n, n) less the parts that depend on their row or on their column alone."""
+    return scores - scores.mean(0) - scores.mean(1, keepdim=True) + scores.mean()
 
 
 def softly_limited(scores: Tensor, limit: float | None) -> Tensor:

@@ -44,8 +44,8 @@ ROOT_MODULES = {
 }
 WITHOUT_TORCH = (
     *("gcdbench.cli.main", "gcdbench.experiment.plan", "gcdbench.experiment.records"),
-    *("gcdbench.report.collect", "gcdbench.report.formats", "gcdbench.training.scores"),
-    *("gcdbench.experiment.record", "gcdbench.training.rescore"),
+    *("gcdbench.report.collect", "gcdbench.report.formats", "gcdbench.training.scoring.scores"),
+    *("gcdbench.experiment.record", "gcdbench.training.scoring.rescore"),
     *("gcdbench.runner.status", "gcdbench.runner.launchers", "gcdbench.paper_tables.results"),
 )
 MOST_MODULES = 15  # in a folder

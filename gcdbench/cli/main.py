@@ -33,9 +33,11 @@ from gcdbench.cli import (
     run,
     score,
     show,
+    site,
 )
 from gcdbench.cli import plan as plans
 from gcdbench.cli.arguments import seed
+from gcdbench.cli.tuning import study, tune
 from gcdbench.core import registry
 from gcdbench.core.config import parse_assignments
 from gcdbench.errors import UserError, unknown
@@ -60,6 +62,9 @@ EXAMPLES = {
   gcdbench run --suite drawshift --methods hilo-patchmix simgcd+mcc --seeds 0 1 2
   gcdbench run --suite drawshift --set train.lr=0.05 --set backbone.train_blocks=2
   gcdbench run --suite ssb-c --methods hilo --data-root /data --device cuda:0""",
+    "tune": """
+  gcdbench tune --suite drawshift --methods simgcd gcd --budget 8      no hidden label is used
+  gcdbench tune --suite drawshift --methods simgcd --show              what is recorded""",
     "plan": """
   gcdbench plan --suite drawshift --seeds 0 1 2              what is done, what the rest costs""",
     "doctor": """
@@ -70,6 +75,8 @@ EXAMPLES = {
   gcdbench leaderboard --suite drawshift --format latex""",
     "report": """
   gcdbench report --suite drawshift --methods hilo simgcd --out page""",
+    "site": """
+  gcdbench site --results results/runs --out site            for any static host""",
     "results": """
   gcdbench results merge node1/runs node2/runs --into results/runs
   gcdbench results verify results/runs
@@ -192,14 +199,20 @@ def _parser() -> argparse.ArgumentParser:
         sub = verb(name, _with_request(on_request), _first_line(on_request))
         _add_request(sub)
         add(sub)
+    sub = verb("tune", _with_request(tune.tune), _first_line(tune.tune))
+    _add_request(sub)
+    tune.add_tune(sub)
+    run.add_run(sub)
     sub = verb("reproduce", paper.reproduce, _first_line(paper.reproduce))
     paper.add_reproduce(sub)
+    study.add_study(sub)
     _add_selection(sub)
     run.add_run(sub)
     data.add_parser(verbs)
 
     for name, add, function in (
         ("doctor", doctor.add_doctor, doctor.doctor),
+        ("site", site.add_site, site.site),
         ("results", results.add_results, results.results),
         ("list", plugins.add_list, plugins.list_),
         ("show", show.add_show, show.show),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,8 @@ import pandas as pd
 from gcdbench.experiment.record import Record
 from gcdbench.report import paper_numbers, statistics, titles
 from gcdbench.report.collect import SPLITS, Collection
+from gcdbench.report.further_scores import further_scores
+from gcdbench.report.tuned import Tuned, tuned
 
 Key = tuple[Any, ...]  # dataset, set, split, method
 SMOKE = "A smoke test, not a result: with --quick a method sees a few images for one epoch."
@@ -41,6 +43,7 @@ class Number:
     paper: float = math.nan
     delta: float = math.nan  # mean - paper
     impossible: bool = False  # the paper's own All does not lie between its Old and New
+    further: Mapping[str, float] = field(default_factory=dict)  # see ``further_scores``
 
     @property
     def is_best(self) -> bool:
@@ -121,12 +124,22 @@ class Leaderboard:
         return None if self.smoke else statistics.rank(_complete(_by_dataset(self.scores)))
 
     @cached_property
+    def tuned(self) -> list[Tuned]:
+        """Methods with settings that searches chose; never ranked together with the others."""
+        return tuned(self)
+
+    @cached_property
     def caveats(self) -> list[str]:
         """What may not be concluded, in sentences."""
         recorded = self.collection.records
         if self.smoke:
             return [SMOKE, *_unreadable(recorded)]
-        return [*statistics.caveats(self.scores), *_unreadable(recorded), *_variants(recorded)]
+        return [
+            *statistics.caveats(self.scores),
+            *_without_new_classes(recorded),
+            *_unreadable(recorded),
+            *_variants(recorded),
+        ]
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
         """Evaluation sets of a dataset with their roles, in the order of ``ROLES``."""
@@ -168,6 +181,24 @@ def _unreadable(recorded: Iterable[Record]) -> list[str]:
     return [f"Images could not be read and were scored as grey squares: {'; '.join(cells)}."]
 
 
+FEW = 0.005  # share of unlabelled images predicted new, as good as none
+
+
+def _without_new_classes(recorded: Iterable[Record]) -> list[str]:
+    """Say which methods predict no new class, by what they report of their last epoch."""
+    shares: dict[str, list[float]] = {}
+    for record in recorded:
+        share = record.curve[-1].diagnostics.get("predicted_new") if record.curve else None
+        if share is not None:
+            shares.setdefault(record.method, []).append(share)
+    none = [titles.method_title(name) for name, found in shares.items() if max(found) < FEW]
+    return [
+        f"{name} predicts no new class for the unlabelled images: its accuracy on new classes is "
+        "what the assignment of old clusters to them gives."
+        for name in none
+    ]
+
+
 def _variants(recorded: Iterable[Record]) -> list[str]:
     """Return a sentence on datasets with other pixels or without some images, if any."""
     said = {}
@@ -189,12 +220,14 @@ def _numbers(collection: Collection) -> list[Number]:
     grouped = collection.table.groupby(keys, sort=False)["accuracy"]
     values = {key: group.dropna().to_numpy() for key, group in grouped}
     bounds = _intervals(values)
+    further = further_scores(collection.records)
     numbers = []
     for number in _planned_numbers(collection):
         key = (number.dataset, number.set, number.split, number.method)
         number = _with_paper(number)
         if len(found := values.get(key, np.empty(0))):
             number = _measured(number, found, bounds.get(key, (math.nan, math.nan)))
+            number = replace(number, further=further.get(key, {}))
         numbers.append(number)
     return _with_ranks(numbers)
 

@@ -274,6 +274,7 @@ class Method(nn.Module):
     train_defaults: ClassVar[dict[str, Any]] = {}  # the method's own defaults for TrainConfig
     techniques: ClassVar[tuple[str, ...]] = ()  # applied unless it is written as method-technique
     provides: ClassVar[frozenset[str]] = frozenset()  # of: logits, projection
+    tuning: ClassVar[dict[str, Any]] = {}  # ranges that ``tune`` searches, see experiment/tuning
     # whether __init__ changes weights or modules of the backbone's frozen part: such a method gets
     # frozen features of its own, which no other cell shares
     changes_frozen: ClassVar[bool] = False
@@ -346,6 +347,7 @@ class Technique(nn.Module):
     paper: ClassVar[str] = ""
     # of: logits, projection, tokens, attention (patch embedding and attention in Step.recording)
     requires: ClassVar[frozenset[str]] = frozenset()
+    tuning: ClassVar[dict[str, Any]] = {}  # as of a method
     attention_gradient: bool = False  # whether its terms teach the recorded attention
     # "fit" or "epoch": when it asks for the features of all images, for the estimate of its cost
     sweeps: ClassVar[str] = ""

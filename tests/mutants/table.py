@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mutants import newer
 from mutants.run import Mutant
 
 
@@ -84,7 +85,10 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("encoded.taps[c.domain_block]", "encoded.taps[1]"),
             ('"critic_update": "joint"', '"critic_update": "adversarial"'),
             ("scores.sign() * excess.log1p()", "0 * excess"),
-            ("(x - self.mean) / (self.var", "x / (self.var"),
+            ("(x.detach() - self.mean) / (self.var", "x.detach() / (self.var"),
+            ("return x + (found - x).detach()", "return found"),
+            ("scores = interaction(scores) + self.offset", "scores = scores + self.offset"),
+            (" - scores.mean(1, keepdim=True) + scores.mean()", " + scores.mean()"),
             ("clamp(min=1 - self.momentum)", "clamp(min=self.momentum)"),
             ('if c.domain_contrast != "both"', 'if c.domain_contrast == "both"'),
         ],
@@ -368,7 +372,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     "gcdbench/training/loader.py": {
         LOADER: [
             ('seeded(self.seed, "batches", epoch)', 'seeded(self.seed, "batches")'),
-            ("views, i = views[:, rows], i[rows]", "views = views[:, rows]"),
+            ("views, i = take(views, rows), i[rows]", "views = take(views, rows)"),
             ("np.arange(number)) % len(good)", "np.arange(number)).clip(max=len(good) - 1)"),
         ],
         (*SPLITS, "tests/training/test_loader.py"): [
@@ -383,7 +387,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("    model.eval()\n", ""),
         ],
     },
-    "gcdbench/training/scores.py": {
+    "gcdbench/training/scoring/scores.py": {
         METRICS: [
             ('"old_to_new": is_old & ~said_old', '"old_to_new": is_old & said_old'),
             ('ratio(errors["new_to_old"], n - n_old)', 'ratio(errors["new_to_old"], n)'),
@@ -415,7 +419,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
 
 MUTANTS = [
     Mutant(file, old, new, tests)
-    for file, by_tests in TABLE.items()
+    for file, by_tests in {**TABLE, **newer.TABLE}.items()
     for tests, changes in by_tests.items()
     for old, new in changes
 ]

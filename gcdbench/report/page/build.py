@@ -15,6 +15,7 @@ from gcdbench import __version__
 from gcdbench.report.collect import SPLITS
 from gcdbench.report.columns import (
     AGAINST_PAPER,
+    FURTHER_ON_PAGE,
     number,
     p_value,
     shown_in,
@@ -22,6 +23,7 @@ from gcdbench.report.columns import (
     standing_columns,
 )
 from gcdbench.report.formats.markdown import conditions
+from gcdbench.report.further_scores import CLASSES
 from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.page import figures
 from gcdbench.report.page.data import as_script, page_data
@@ -40,29 +42,33 @@ class SetColumn:
     role: str
 
 
-def page(leaderboard: Leaderboard, *, command: str = "") -> str:
-    """Return the whole page; the same records give the same bytes."""
+def page(leaderboard: Leaderboard, *, command: str = "", home: str = "") -> str:
+    """Return the whole page; the same records give the same bytes. ``home`` leads to its site."""
     data = page_data(leaderboard)
-    return _render(
+    return render(
         "page.html.j2",
         **_table(leaderboard),
-        css=_raw("page.css"),
-        js=_raw("page.js"),
+        css=raw("page.css"),
+        js=raw("page.js"),
         colours=Markup(figures.styles(leaderboard)),
         data=Markup(as_script(data)),
         problems=data["problems"],
         figures=figures.figures(leaderboard),
         facts=_facts(leaderboard),
         matrix=_matrix(leaderboard),
+        further=_further(leaderboard),
+        further_columns=shown_in("page", FURTHER_ON_PAGE),
         published=leaderboard.published(),
         against_paper=shown_in("page", AGAINST_PAPER),
         conditions=conditions(leaderboard.collection.records),
         command=command,
+        home=home,
         version=__version__,
     )
 
 
-def _render(template: str, **values: Any) -> str:
+def render(template: str, **values: Any) -> str:
+    """Return a filled-in template."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -125,6 +131,15 @@ def _triples(
     }
 
 
+def _further(leaderboard: Leaderboard) -> list[dict[str, Number]]:
+    """Return the numbers by split of all sets and methods for which further scores are known."""
+    return [
+        {split: leaderboard.lookup[one.dataset, one.set, split, one.method] for split in SPLITS}
+        for one in leaderboard.numbers
+        if one.split == SPLITS[0] and one.further.keys() - set(CLASSES)
+    ]
+
+
 def _mean(leaderboard: Leaderboard, method: str, role: str, split: str) -> float:
     """Return the mean over datasets of the mean over a role's sets; NaN if one is missing."""
     by_dataset = []
@@ -180,5 +195,6 @@ def _join(values: Iterable[str]) -> str:
     return ", ".join(sorted(filter(None, values)))
 
 
-def _raw(name: str) -> Markup:
+def raw(name: str) -> Markup:
+    """Return the content of a file next to the templates, not to be escaped."""
     return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
