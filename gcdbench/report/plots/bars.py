@@ -20,6 +20,7 @@ from gcdbench.report.plots.canvas import (
     belongs_to,
     drawing,
     horizontal_grid,
+    legend_above,
     sheet,
 )
 from gcdbench.report.style import Look, looks
@@ -60,7 +61,7 @@ def bars(leaderboard: Leaderboard) -> Figure:
             Patch(facecolor=kind.colour, hatch=kind.hatch, edgecolor=PAPER, label=method_title(m))
             for m, kind in look.items()
         ]
-        figure.legend(handles=handles, loc="outside upper center", ncols=min(len(look), 7))
+        legend_above(figure, handles)
     return figure
 
 

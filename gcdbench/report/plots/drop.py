@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from gcdbench.report import plot_data
 from gcdbench.report.leaderboard import Leaderboard
 from gcdbench.report.plots import NothingToDraw
-from gcdbench.report.plots.canvas import FAINT, MUTED, belongs_to, drawing, sheet
+from gcdbench.report.plots.canvas import FAINT, MUTED, belongs_to, drawing, legend_above, sheet
 from gcdbench.report.style import Look, looks
 from gcdbench.report.titles import dataset_title, method_title
 
@@ -35,7 +35,7 @@ def drop(leaderboard: Leaderboard) -> Figure:
     values = [value for point in points for value in (point.source, point.shifted)]
     low, high = 10 * math.floor(min(values) / 10), 10 * math.ceil(max(values) / 10)
     with drawing():
-        figure = sheet(1.0 + 2.4 * columns, 0.8 + 2.3 * rows)
+        figure = sheet(1.0 + 2.4 * columns, 1.0 + 2.4 * rows)
         panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for axis in panels.flat[len(datasets) :]:
             axis.set_visible(False)
@@ -49,7 +49,7 @@ def drop(leaderboard: Leaderboard) -> Figure:
             axis.set(xlabel="source, All (%)", ylabel="shifted, All (%)")
             axis.label_outer()
         handles = [_dot(kind, method_title(method)) for method, kind in look.items()]
-        figure.legend(handles=handles, loc="outside upper center", ncols=min(len(look), 7))
+        legend_above(figure, handles)
     return figure
 
 
