@@ -23,7 +23,7 @@ from gcdbench.errors import UserError
 from gcdbench.experiment.plan import Cell
 from gcdbench.experiment.record import Record
 
-VIEWS = 2  # of every image in a training step
+VIEWS = 2  # of every image in a training step, unless a method declares others
 BACKWARD = 2  # a backward pass of the trained blocks, in forward passes
 KEPT_BYTES = 4 << 30  # of frozen features that a process keeps in memory (FeatureStore)
 LABELLED = 0.5  # share of labelled images in a balanced batch
@@ -120,7 +120,7 @@ def work(
     batch = min(train["batch_size"], sizes.pool)
     steps = max((train["draws_per_epoch"] or sizes.pool) // batch, 1) * train["epochs"]
     needs = _needs(spec)
-    views = round(steps * batch * (VIEWS + LABELLED * needs.labelled_passes))
+    views = round(steps * batch * (needs.views + LABELLED * needs.labelled_passes))
     rows, times = sizes.pool + sizes.unseen, sweeps(train, needs)
     if size is None:
         return Work(views, rows * times)
@@ -138,6 +138,7 @@ class Needs:
 
     sweeps: frozenset[str] = frozenset()
     labelled_passes: int = 0
+    views: int = VIEWS
 
 
 @cache
@@ -148,7 +149,8 @@ def _needs(spec: MethodSpec) -> Needs:
     except UserError:  # of a record whose plug-in is not here
         return Needs()
     swept = frozenset(one["sweeps"] for one in known if one.get("sweeps"))
-    return Needs(swept, sum(one.get("labelled_passes", 0) for one in known))
+    views = len(known[0].get("views", ("",) * VIEWS))
+    return Needs(swept, sum(one.get("labelled_passes", 0) for one in known), views)
 
 
 def sweeps(train: Mapping[str, Any], needs: Needs) -> int:

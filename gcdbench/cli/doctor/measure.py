@@ -18,15 +18,16 @@ from gcdbench.core.config import plain
 from gcdbench.data.problem import Problem
 from gcdbench.errors import UserError
 from gcdbench.experiment.plan import Cell, Request, make_cells
-from gcdbench.nn.backbone import Backbone, Patches, Tokens
+from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.hub import find_weights, untrained_backbone
 from gcdbench.nn.load import load_backbone
+from gcdbench.nn.tokens import Patches, Tokens
 from gcdbench.runner.cost import VIEWS, backbone_size, cell_sizes, work
 from gcdbench.training.compose import Composed, compose
-from gcdbench.training.frozen_features import autocast
+from gcdbench.training.features.trunk import autocast
 from gcdbench.training.loader import Loader
 from gcdbench.training.method import Batch, Clock, Task, sampling_weights
-from gcdbench.training.trainer import make_optimizer, mixed_precision
+from gcdbench.training.optimizer import make_optimizer, mixed_precision
 
 LOADING, TRUNK = 0.15, 0.2  # shares of the time; the methods get the rest
 STEP_SECONDS = 2.0  # that a measured step may take: the batch is made so small
