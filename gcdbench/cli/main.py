@@ -50,7 +50,6 @@ verbs:
 {verbs}
 
 examples:
-  gcdbench list methods                              list all methods
   gcdbench run --suite drawshift --quick             a tiny version for a look
   gcdbench run --suite drawshift --methods hilo gcd  train, score and rank
   gcdbench report --suite drawshift                  a web page from the records
