@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from gcdbench.nn.parallel import ProcessGroup, SingleProcess
 
 TokenHook = Callable[[Tensor, int], Tensor]
+AddHook = Callable[[Tensor], Tensor | None]
 # how deep into the backbone a view may be precomputed; traced: tokens with the data of a recording
 CacheDepth = Literal["images", "patches", "traced", "tokens"]
 CPU_CACHE = 20 << 20  # bytes of the widest activations; 8 images of a ViT-B/16
@@ -96,6 +97,12 @@ class Recording:
     patches: Tensor = field(default_factory=lambda: torch.empty(0))  # (n, p, d), before the hooks
     maps: list[Tensor] = field(default_factory=list)  # of each block
     gradient: bool = False  # whether the maps of trained blocks pass one
+    added: Tensor | None = None  # (m, d) output for the rows that were added to the images
+
+    def note(self, maps: Tensor) -> None:
+        """Keep the attention (n + m, heads, tokens) of the images' CLS tokens to their patches."""
+        count, length = self.patches.shape[:2]
+        self.maps.append(maps[:count, :, -length:])
 
     @property
     def attention(self) -> Tensor:
@@ -133,6 +140,7 @@ class Backbone(nn.Module):
         self.tapped: set[int] = set()
         self._hooks: Sequence[TokenHook] = ()
         self._cls_hook: Callable[[Tensor], Tensor] | None = None
+        self._add_hook: AddHook | None = None
         self._recording: Recording | None = None
         self._cast: tuple[object, list[nn.Module]] = (None, [])
         self.group: ProcessGroup = SingleProcess()
@@ -167,14 +175,22 @@ class Backbone(nn.Module):
 
     @contextlib.contextmanager
     def hooked(
-        self, tokens: Sequence[TokenHook], cls: Callable[[Tensor], Tensor]
+        self,
+        tokens: Sequence[TokenHook],
+        cls: Callable[[Tensor], Tensor],
+        add: AddHook | None = None,
     ) -> Iterator[None]:
-        """Apply functions to the tokens after each block and to the CLS output, in the context."""
-        self._hooks, self._cls_hook = tokens, cls
+        """Apply functions to the tokens after each block and to the CLS output, in the context.
+
+        ``add`` makes further patch embeddings (m, p, d) of those of the images. They are encoded in
+        the same pass, which takes half the launches of two; ``Recording.added`` is the output. With
+        token hooks, which may mix all rows that they see, nothing is added.
+        """
+        self._hooks, self._cls_hook, self._add_hook = tokens, cls, None if tokens else add
         try:
             yield
         finally:
-            self._hooks, self._cls_hook = (), None
+            self._hooks, self._cls_hook, self._add_hook = (), None, None
 
     def normalise(self, images: Tensor) -> Tensor:
         """Normalise images with values in [0, 1] as the weights expect them."""
@@ -185,21 +201,25 @@ class Backbone(nn.Module):
         with torch.no_grad():
             return self.vit.patch_embed(self.normalise(images))
 
-    def trunk(self, patches: Tensor, taps: Collection[int] | None = None) -> Tokens:
-        """Run the frozen blocks on a patch embedding; only mixed patches may need gradients."""
+    def trunk(
+        self, patches: Tensor, taps: Collection[int] | None = None, *, images: int | None = None
+    ) -> Tokens:
+        """Run the frozen blocks on a patch embedding; only mixed patches may need gradients.
+
+        A recording takes in the first ``images`` rows, by default all.
+        """
         tapped = self.tapped if taps is None else taps
         if len(patches) > (most := self._at_a_time(patches)):
             parts = [self.trunk(part, tapped) for part in patches.split(most)]
             taps_of = {b: torch.cat([part.taps[b] for part in parts]) for b in parts[0].taps}
             return Tokens(torch.cat([part.x for part in parts]), taps_of)
         if self._recording is not None:
-            self._recording.patches, self._recording.maps = patches, []
+            self._recording.patches, self._recording.maps = patches[:images], []
         with torch.set_grad_enabled(patches.requires_grad and torch.is_grad_enabled()):
             x = self._embedded(self._apply_hooks(patches, 0))
             found: dict[int, Tensor] = {}
             for number, block in enumerate(self._frozen_blocks(), start=1):
-                self._record(block, x)
-                x = self._apply_hooks(block(x), number)
+                x = self._apply_hooks(self._run(block, x), number)
                 if number in tapped:
                     found[number] = self.vit.norm(x[:, 0])
         return Tokens(x, found)
@@ -245,9 +265,9 @@ class Backbone(nn.Module):
             self._recording.maps = list(tokens.trace.maps.unbind(1))
         for number in range(self.num_frozen + 1, self.num_blocks + 1):
             block = self.vit.blocks[number - 1]
-            self._record(block, x)
             last = number == self.num_blocks and not self._hooks
-            x = cls_only(block, x) if last else self._apply_hooks(block(x), number)
+            x = self._run(block, x, cls_only=last)
+            x = x if last else self._apply_hooks(x, number)
             if number in self.tapped:
                 taps[number] = self.vit.norm(x[:, 0])
         last = self.output_block == self.num_blocks
@@ -265,17 +285,52 @@ class Backbone(nn.Module):
     def _encode(self, images: Tensor | Patches | Tokens) -> Encoded:
         if isinstance(images, Tensor):
             images = Patches(self.patches(images))
-        return self.tail(self.trunk(images.x) if isinstance(images, Patches) else images)
+        added = None if self._add_hook is None else self._add_hook(_patches_of(images))
+        return self._encode_with(images, added)
+
+    def _encode_with(self, images: Patches | Tokens, added: Tensor | None) -> Encoded:
+        """Encode images and the patches that are added to them."""
+        if added is None:
+            return self.tail(self.trunk(images.x) if isinstance(images, Patches) else images)
+        number, recording = len(images), self._recording
+        if isinstance(images, Patches) and not added.requires_grad:
+            tokens = self.trunk(torch.cat([images.x, added]), images=number)
+        else:
+            first = self.trunk(images.x) if isinstance(images, Patches) else images
+            self._recording = None
+            second = self.trunk(added)
+            self._recording = recording
+            taps = {b: torch.cat([cls, second.taps[b]]) for b, cls in first.taps.items()}
+            tokens = Tokens(torch.cat([first.x, second.x]), taps, first.trace)
+        encoded = self.tail(tokens)
+        if recording is not None:
+            recording.added = encoded.cls[number:]
+        return Encoded(encoded.cls[:number], {b: cls[:number] for b, cls in encoded.taps.items()})
 
     def _encode_share(self, images: Tensor | Patches | Tokens) -> Encoded:
         """Encode this process's share of the rows and gather the shares of the others."""
-        group, number = self.group, len(images)
-        encoded = self._encode(images[group.rows(number)])
-        if (recording := self._recording) is not None:
-            recording.patches = group.gather(recording.patches, number)
+        group, number, recording = self.group, len(images), self._recording
+        added = None
+        if self._add_hook is not None:  # rows are made of any others, so all embeddings are needed
+            images = Patches(self.patches(images)) if isinstance(images, Tensor) else images
+            added = self._add_hook(_patches_of(images))
+        mine = images[self._share(number)]
+        mine = Patches(self.patches(mine)) if isinstance(mine, Tensor) else mine
+        part = None if added is None else added[self._share(len(added))]
+        encoded = self._encode_with(mine, part)
+        if recording is not None:
+            if isinstance(images, Tensor):
+                recording.patches = group.gather(recording.patches, number)
+            else:
+                recording.patches = _patches_of(images)
             recording.maps = [group.gather(maps, number) for maps in recording.maps]
+            if recording.added is not None and added is not None:
+                recording.added = group.gather(recording.added, len(added))
         taps = {block: group.gather(tap, number) for block, tap in encoded.taps.items()}
         return Encoded(group.gather(encoded.cls, number), taps)
+
+    def _share(self, number: int) -> Tensor:
+        return self.group.rows(number).to(self.mean.device, non_blocking=True)
 
     def attention(self, images: Tensor) -> Tensor:
         """Return the CLS-to-patch attention (blocks, n, heads, p) of every block."""
@@ -288,16 +343,16 @@ class Backbone(nn.Module):
             self.tail(self.trunk(patches))
         return recording.attention
 
-    def _record(self, block: Any, x: Tensor) -> None:
-        """Note the CLS attention of the block that tokens x are about to enter."""
+    def _run(self, block: Any, x: Tensor, *, cls_only: bool = False) -> Tensor:
+        """Run a block, for the CLS token alone if that suffices, and record its CLS attention."""
         if (recording := self._recording) is None:
-            return
-        with torch.set_grad_enabled(recording.gradient and torch.is_grad_enabled()):
-            x = block.norm1(x)
-            (q,) = _projections(block.attn, x[:, :1], "q")
-            (k,) = _projections(block.attn, x, "k")
-            maps = (q * block.attn.scale @ k.transpose(-2, -1)).softmax(-1)[:, :, 0]
-        recording.maps.append(maps[..., -recording.patches.shape[1] :])
+            return run_for_cls(block, x)[0] if cls_only else block(x)
+        if is_plain(block):
+            x, maps = run_for_cls(block, x) if cls_only else run_with_maps(block, x)
+        else:
+            x, maps = (block(x)[:, :1] if cls_only else block(x)), cls_attention(block, x)
+        recording.note(maps if recording.gradient and torch.is_grad_enabled() else maps.detach())
+        return x
 
     def _apply_hooks(self, x: Tensor, number: int) -> Tensor:
         for hook in self._hooks:
@@ -314,29 +369,62 @@ def _with_cast_weights(block: nn.Module, dtype: torch.dtype) -> nn.Module:
     return made
 
 
-def cls_only(block: Any, x: Tensor) -> Tensor:
-    """Return a block's output for the CLS token alone, (n, 1, d)."""
-    attn: Any = block.attn
-    if type(block) is not Block or type(attn) is not Attention:
-        return block(x)[:, :1]
-    normed = block.norm1(x)
+def is_plain(block: Any) -> bool:
+    """Return whether a block is timm's plain one, whose parts can be run one by one."""
+    attn = getattr(block, "attn", None)
+    return type(block) is Block and type(attn) is Attention and getattr(attn, "gate", None) is None
+
+
+def run_for_cls(block: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a block's output for the CLS token alone (n, 1, d), and its attention (n, heads, t).
+
+    Of a block that is not timm's plain one, the attention is empty.
+    """
+    if not is_plain(block):
+        return block(x)[:, :1], x.new_empty(0, 0, 0)
+    attn, normed = block.attn, block.norm1(x)
     linear = isinstance(attn.k_norm, nn.Identity)
-    mixed = _attended_by_factors(attn, normed) if linear else _attended(attn, normed)
+    mixed, maps = _attended_by_factors(attn, normed) if linear else _attended(attn, normed)
+    return _after_attention(block, x[:, :1], mixed), maps
+
+
+def run_with_maps(block: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a plain block's output (n, t, d) and its CLS attention (n, heads, t)."""
+    attn = block.attn
+    q, k, v = _projections(attn, block.norm1(x), "qkv")
+    mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale).transpose(1, 2).flatten(2)
+    return _after_attention(block, x, mixed), _cls_maps(attn, q, k)
+
+
+def cls_attention(block: Any, x: Tensor) -> Tensor:
+    """Return the CLS attention (n, heads, t) of a block that tokens x are about to enter."""
+    x = block.norm1(x)
+    (q,), (k,) = _projections(block.attn, x[:, :1], "q"), _projections(block.attn, x, "k")
+    return _cls_maps(block.attn, q, k)
+
+
+def _cls_maps(attn: Any, q: Tensor, k: Tensor) -> Tensor:
+    return (q[:, :, :1] * attn.scale @ k.transpose(-2, -1)).softmax(-1)[:, :, 0]
+
+
+def _after_attention(block: Any, x: Tensor, mixed: Tensor) -> Tensor:
+    """Return a block's output for tokens x whose attention output is ``mixed``."""
+    attn = block.attn
     if getattr(attn, "norm", None) is not None:
         mixed = attn.norm(mixed)
-    y = x[:, :1] + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
+    y = x + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
     return y + block.drop_path2(block.ls2(block.mlp(block.norm2(y))))
 
 
-def _attended(attn: Any, normed: Tensor) -> Tensor:
-    """Return the attention output of the CLS token (n, 1, d), before the output projection."""
+def _attended(attn: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the attention output of the CLS token (n, 1, d) before its projection, and weights."""
     (q,) = _projections(attn, normed[:, :1], "q")
     k, v = _projections(attn, normed, "kv")
     mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
-    return mixed.transpose(1, 2).flatten(2)
+    return mixed.transpose(1, 2).flatten(2), _cls_maps(attn, q, k)
 
 
-def _attended_by_factors(attn: Any, normed: Tensor) -> Tensor:
+def _attended_by_factors(attn: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
     """Return the same without computing a key and a value of every token.
 
     The products are computed in another order: the query is multiplied by the keys' weights once
@@ -350,7 +438,15 @@ def _attended_by_factors(attn: Any, normed: Tensor) -> Tensor:
     mixed = torch.einsum("nhd,hed->nhe", weights @ normed, values)
     if attn.qkv.bias is not None:
         mixed = mixed + attn.qkv.bias[-values.shape[0] * values.shape[1] :].view(values.shape[:2])
-    return mixed.flatten(1)[:, None]
+    return mixed.flatten(1)[:, None], weights
+
+
+def _patches_of(images: Patches | Tokens) -> Tensor:
+    """Return the patch embedding (n, p, d) of images."""
+    if isinstance(images, Patches):
+        return images.x
+    assert images.trace is not None
+    return images.trace.patches
 
 
 def _projections(attn: Any, x: Tensor, names: str) -> list[Tensor]:
