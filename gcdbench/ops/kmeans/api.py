@@ -8,6 +8,7 @@ step. Without labelled rows it is plain k-means.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
@@ -18,6 +19,7 @@ from torch.nn.functional import normalize
 
 from gcdbench.ops.kmeans.assign import Nearest, blocks, squared_gaps
 from gcdbench.ops.kmeans.seeding import Init, Start, starts
+from gcdbench.ops.kmeans.together import fits, lloyd_together
 
 Table = Tensor | np.ndarray
 MEMORY = 256 * 2**20  # bytes kept between steps: scores of centres that did not move
@@ -76,6 +78,10 @@ def semi_supervised_kmeans(
     x = _rows(unlabelled, "unlabelled", device=device, normalise=normalise)
     anchors = _anchors(labelled, targets, like=x, normalise=normalise)
     _check(anchors, k=k, n_init=n_init, max_iter=max_iter, init=init)
+    if fits(x, n_init) and not spherical:
+        begins = starts(x, anchors.means, k, init=init, n_init=n_init, seed=seed, keep=False)
+        centers = torch.stack([start.centers for start in begins])
+        return _best(_runs_together(x, anchors, centers, max_iter=max_iter, tol=tol))
     kept = min(len(x), memory // (4 * k))
     nearest = Nearest(x, kept=kept)
     runs = (
@@ -84,12 +90,32 @@ def semi_supervised_kmeans(
             x, anchors.means, k, init=init, n_init=n_init, seed=seed, keep=kept == len(x)
         )
     )
+    return _best(runs)
+
+
+def _best(runs: Iterator[KMeansResult]) -> KMeansResult:
     best = next(runs)
     for run in runs:
         # Restarts often find the same optimum with permuted ids; rounding must not decide.
         if run.inertia < best.inertia * (1 - 1e-7):
             best = run
     return best
+
+
+def _runs_together(
+    x: Tensor, anchors: _Anchors, centers: Tensor, *, max_iter: int, tol: float
+) -> Iterator[KMeansResult]:
+    """Yield the restarts of a small problem, computed in one loop."""
+    sums = torch.zeros_like(centers[0], dtype=torch.float64)
+    sizes = torch.zeros(len(sums), dtype=torch.long, device=x.device)
+    sums[: len(anchors)], sizes[: len(anchors)] = anchors.sums, anchors.sizes
+    found = lloyd_together(x, sums, sizes, centers, max_iter=max_iter, tol=tol)
+    gaps = anchors.rows - found.centers[:, anchors.labels]
+    inertia = found.inertia + gaps.double().square().sum((1, 2))
+    steps = zip(inertia.tolist(), found.n_iter.tolist(), strict=True)
+    for restart, (cost, n_iter) in enumerate(steps):
+        labels, places = found.labels[restart], found.centers[restart]
+        yield KMeansResult(labels, anchors.labels, places, cost, n_iter)
 
 
 def assign(x: Table, centers: Table, *, normalise: bool = False) -> Tensor:
