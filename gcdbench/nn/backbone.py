@@ -22,6 +22,7 @@ from gcdbench.nn.parallel import ProcessGroup, SingleProcess
 
 TokenHook = Callable[[Tensor, int], Tensor]
 AddHook = Callable[[Tensor], Tensor | None]
+TapHook = Callable[[int, Tensor], None]
 # how deep into the backbone a view may be precomputed; traced: tokens with the data of a recording
 CacheDepth = Literal["images", "patches", "traced", "tokens"]
 CPU_CACHE = 20 << 20  # bytes of the widest activations; 8 images of a ViT-B/16
@@ -95,19 +96,26 @@ class Recording:
     """Patch embedding and CLS attention of the latest images."""
 
     patches: Tensor = field(default_factory=lambda: torch.empty(0))  # (n, p, d), before the hooks
-    maps: list[Tensor] = field(default_factory=list)  # of each block
+    kept: Tensor | None = None  # (n, blocks, heads, p) maps of the blocks that were not run
+    scores: list[Tensor] = field(default_factory=list)  # of the others, before the softmax
     gradient: bool = False  # whether the maps of trained blocks pass one
     added: Tensor | None = None  # (m, d) output for the rows that were added to the images
 
-    def note(self, maps: Tensor) -> None:
-        """Keep the attention (n + m, heads, tokens) of the images' CLS tokens to their patches."""
-        count, length = self.patches.shape[:2]
-        self.maps.append(maps[:count, :, -length:])
+    def begin(self, patches: Tensor, kept: Tensor | None = None) -> None:
+        """Forget earlier images."""
+        self.patches, self.kept, self.scores = patches, kept, []
+
+    def note(self, scores: Tensor) -> None:
+        """Keep the scores (n + m, heads, tokens) of the images' CLS tokens."""
+        self.scores.append(scores[: len(self.patches)])
 
     @property
     def attention(self) -> Tensor:
         """CLS-to-patch attention (blocks, n, heads, p)."""
-        return torch.stack(self.maps)
+        found = [] if self.kept is None else [self.kept.transpose(0, 1)]
+        if self.scores:  # all blocks in one softmax, which saves launches
+            found.append(torch.stack(self.scores).softmax(-1)[..., -self.patches.shape[1] :])
+        return found[0] if len(found) == 1 else torch.cat(found)
 
 
 class Backbone(nn.Module):
@@ -141,6 +149,7 @@ class Backbone(nn.Module):
         self._hooks: Sequence[TokenHook] = ()
         self._cls_hook: Callable[[Tensor], Tensor] | None = None
         self._add_hook: AddHook | None = None
+        self._tap_hook: TapHook | None = None
         self._recording: Recording | None = None
         self._cast: tuple[object, list[nn.Module]] = (None, [])
         self.group: ProcessGroup = SingleProcess()
@@ -192,6 +201,24 @@ class Backbone(nn.Module):
         finally:
             self._hooks, self._cls_hook, self._add_hook = (), None, None
 
+    @contextlib.contextmanager
+    def when_tapped(self, hook: TapHook) -> Iterator[None]:
+        """Call a function with a block and its tap (n, d) as soon as that is computed.
+
+        A GPU then works on the later blocks while the CPU works on the tap. It is not called by a
+        process that encodes only a share of the rows.
+        """
+        self._tap_hook = hook
+        try:
+            yield
+        finally:
+            self._tap_hook = None
+
+    def _tapped(self, number: int, cls: Tensor) -> None:
+        if self._tap_hook is not None and self.group.size == 1:
+            with torch.enable_grad():
+                self._tap_hook(number, cls)
+
     def normalise(self, images: Tensor) -> Tensor:
         """Normalise images with values in [0, 1] as the weights expect them."""
         return (images - self.mean) / self.std
@@ -210,11 +237,15 @@ class Backbone(nn.Module):
         """
         tapped = self.tapped if taps is None else taps
         if len(patches) > (most := self._at_a_time(patches)):
+            hook, self._tap_hook = self._tap_hook, None
             parts = [self.trunk(part, tapped) for part in patches.split(most)]
             taps_of = {b: torch.cat([part.taps[b] for part in parts]) for b in parts[0].taps}
+            self._tap_hook = hook
+            for number, cls in taps_of.items():
+                self._tapped(number, cls)
             return Tokens(torch.cat([part.x for part in parts]), taps_of)
         if self._recording is not None:
-            self._recording.patches, self._recording.maps = patches[:images], []
+            self._recording.begin(patches[:images])
         with torch.set_grad_enabled(patches.requires_grad and torch.is_grad_enabled()):
             x = self._embedded(self._apply_hooks(patches, 0))
             found: dict[int, Tensor] = {}
@@ -222,6 +253,7 @@ class Backbone(nn.Module):
                 x = self._apply_hooks(self._run(block, x), number)
                 if number in tapped:
                     found[number] = self.vit.norm(x[:, 0])
+                    self._tapped(number, found[number][:images])
         return Tokens(x, found)
 
     def _frozen_blocks(self) -> Sequence[nn.Module]:
@@ -250,7 +282,7 @@ class Backbone(nn.Module):
         with torch.no_grad(), self.recording() as recording:
             tokens = self.trunk(patches, taps)
         none = patches.new_empty(len(patches), 0, self.num_heads, patches.shape[1])
-        maps = torch.stack(recording.maps, dim=1) if recording.maps else none
+        maps = recording.attention.transpose(0, 1) if recording.scores else none
         return replace(tokens, trace=Trace(patches, maps))
 
     def _embedded(self, patches: Tensor) -> Tensor:
@@ -261,8 +293,7 @@ class Backbone(nn.Module):
         """Run the trained blocks; of the last one only the CLS token is computed."""
         x, taps = tokens.x, dict(tokens.taps)
         if self._recording is not None and tokens.trace is not None:
-            self._recording.patches = tokens.trace.patches
-            self._recording.maps = list(tokens.trace.maps.unbind(1))
+            self._recording.begin(tokens.trace.patches, tokens.trace.maps)
         for number in range(self.num_frozen + 1, self.num_blocks + 1):
             block = self.vit.blocks[number - 1]
             last = number == self.num_blocks and not self._hooks
@@ -290,16 +321,19 @@ class Backbone(nn.Module):
 
     def _encode_with(self, images: Patches | Tokens, added: Tensor | None) -> Encoded:
         """Encode images and the patches that are added to them."""
+        if isinstance(images, Tokens):
+            for block, cls in images.taps.items():
+                self._tapped(block, cls)
         if added is None:
             return self.tail(self.trunk(images.x) if isinstance(images, Patches) else images)
-        number, recording = len(images), self._recording
+        number, recording, hook = len(images), self._recording, self._tap_hook
         if isinstance(images, Patches) and not added.requires_grad:
             tokens = self.trunk(torch.cat([images.x, added]), images=number)
         else:
             first = self.trunk(images.x) if isinstance(images, Patches) else images
-            self._recording = None
+            self._recording, self._tap_hook = None, None
             second = self.trunk(added)
-            self._recording = recording
+            self._recording, self._tap_hook = recording, hook
             taps = {b: torch.cat([cls, second.taps[b]]) for b, cls in first.taps.items()}
             tokens = Tokens(torch.cat([first.x, second.x]), taps, first.trace)
         encoded = self.tail(tokens)
@@ -323,7 +357,9 @@ class Backbone(nn.Module):
                 recording.patches = group.gather(recording.patches, number)
             else:
                 recording.patches = _patches_of(images)
-            recording.maps = [group.gather(maps, number) for maps in recording.maps]
+            recording.scores = [group.gather(scores, number) for scores in recording.scores]
+            if recording.kept is not None and isinstance(images, Tokens):
+                recording.kept = None if images.trace is None else images.trace.maps
             if recording.added is not None and added is not None:
                 recording.added = group.gather(recording.added, len(added))
         taps = {block: group.gather(tap, number) for block, tap in encoded.taps.items()}
@@ -348,10 +384,11 @@ class Backbone(nn.Module):
         if (recording := self._recording) is None:
             return run_for_cls(block, x)[0] if cls_only else block(x)
         if is_plain(block):
-            x, maps = run_for_cls(block, x) if cls_only else run_with_maps(block, x)
+            x, scores = run_for_cls(block, x) if cls_only else run_with_scores(block, x)
         else:
-            x, maps = (block(x)[:, :1] if cls_only else block(x)), cls_attention(block, x)
-        recording.note(maps if recording.gradient and torch.is_grad_enabled() else maps.detach())
+            x, scores = (block(x)[:, :1] if cls_only else block(x)), cls_scores(block, x)
+        taught = recording.gradient and torch.is_grad_enabled()
+        recording.note(scores if taught else scores.detach())
         return x
 
     def _apply_hooks(self, x: Tensor, number: int) -> Tensor:
@@ -376,35 +413,38 @@ def is_plain(block: Any) -> bool:
 
 
 def run_for_cls(block: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a block's output for the CLS token alone (n, 1, d), and its attention (n, heads, t).
+    """Return a block's output for the CLS token alone (n, 1, d), and its scores (n, heads, t).
 
-    Of a block that is not timm's plain one, the attention is empty.
+    The softmax of the scores is the attention. A block that is not timm's plain one has none here.
     """
     if not is_plain(block):
         return block(x)[:, :1], x.new_empty(0, 0, 0)
     attn, normed = block.attn, block.norm1(x)
     linear = isinstance(attn.k_norm, nn.Identity)
-    mixed, maps = _attended_by_factors(attn, normed) if linear else _attended(attn, normed)
-    return _after_attention(block, x[:, :1], mixed), maps
+    mixed, scores = _attended_by_factors(attn, normed) if linear else _attended(attn, normed)
+    return _after_attention(block, x[:, :1], mixed), scores
 
 
-def run_with_maps(block: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a plain block's output (n, t, d) and its CLS attention (n, heads, t)."""
+def run_with_scores(block: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a plain block's output (n, t, d) and its CLS scores (n, heads, t)."""
     attn = block.attn
     q, k, v = _projections(attn, block.norm1(x), "qkv")
     mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale).transpose(1, 2).flatten(2)
-    return _after_attention(block, x, mixed), _cls_maps(attn, q, k)
+    return _after_attention(block, x, mixed), _cls_scores(attn, q, k)
 
 
-def cls_attention(block: Any, x: Tensor) -> Tensor:
-    """Return the CLS attention (n, heads, t) of a block that tokens x are about to enter."""
+def cls_scores(block: Any, x: Tensor) -> Tensor:
+    """Return the CLS scores (n, heads, t) of a block that tokens x are about to enter."""
     x = block.norm1(x)
     (q,), (k,) = _projections(block.attn, x[:, :1], "q"), _projections(block.attn, x, "k")
-    return _cls_maps(block.attn, q, k)
+    return _cls_scores(block.attn, q, k)
 
 
-def _cls_maps(attn: Any, q: Tensor, k: Tensor) -> Tensor:
-    return (q[:, :, :1] * attn.scale @ k.transpose(-2, -1)).softmax(-1)[:, :, 0]
+def _cls_scores(attn: Any, q: Tensor, k: Tensor) -> Tensor:
+    queries, keys = q[:, :, :1].flatten(0, 1), k.transpose(-2, -1).flatten(0, 1)
+    none = q.new_empty(1)  # is not read
+    scores = torch.baddbmm(none, queries, keys, beta=0, alpha=attn.scale)
+    return scores.view(*q.shape[:2], -1)
 
 
 def _after_attention(block: Any, x: Tensor, mixed: Tensor) -> Tensor:
@@ -417,11 +457,11 @@ def _after_attention(block: Any, x: Tensor, mixed: Tensor) -> Tensor:
 
 
 def _attended(attn: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the attention output of the CLS token (n, 1, d) before its projection, and weights."""
+    """Return the attention output of the CLS token (n, 1, d) before its projection, and scores."""
     (q,) = _projections(attn, normed[:, :1], "q")
     k, v = _projections(attn, normed, "kv")
     mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
-    return mixed.transpose(1, 2).flatten(2), _cls_maps(attn, q, k)
+    return mixed.transpose(1, 2).flatten(2), _cls_scores(attn, q, k)
 
 
 def _attended_by_factors(attn: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
@@ -434,11 +474,11 @@ def _attended_by_factors(attn: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
     (q,) = _projections(attn, normed[:, :1], "q")
     _, keys, values = attn.qkv.weight.unflatten(0, (3, attn.num_heads, -1))  # each (heads, e, d)
     asked = torch.einsum("nhe,hed->nhd", q[:, :, 0] * attn.scale, keys)
-    weights = (asked @ normed.transpose(1, 2)).softmax(-1)
-    mixed = torch.einsum("nhd,hed->nhe", weights @ normed, values)
+    scores = asked @ normed.transpose(1, 2)
+    mixed = torch.einsum("nhd,hed->nhe", scores.softmax(-1) @ normed, values)
     if attn.qkv.bias is not None:
         mixed = mixed + attn.qkv.bias[-values.shape[0] * values.shape[1] :].view(values.shape[:2])
-    return mixed.flatten(1)[:, None], weights
+    return mixed.flatten(1)[:, None], scores
 
 
 def _patches_of(images: Patches | Tokens) -> Tensor:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gcdbench.ops.labels import UNLABELLED
-from gcdbench.ops.precision import full_precision
+from gcdbench.ops.precision import full_precision, widen
 from gcdbench.ops.unit import unit_rows
 
 
@@ -29,15 +29,16 @@ def info_nce(z: Tensor, *, temperature: float = 1.0, normalise: bool = True) -> 
     """Return the InfoNCE loss: the two views of an image against all other rows of the batch.
 
     Args:
-        z: (2B, d) projections, view-major.
+        z: (..., 2B, d) projections, view-major; a loss for each of the leading dimensions.
         temperature: of the softmax over the 2B - 1 other rows.
         normalise: whether to bring the rows of `z` to length one first.
     """
-    _check_two_views(z)
-    scores = _scores_of_others(unit_rows(z) if normalise else z, temperature)
-    n = len(z)
-    other_view = torch.arange(n, device=z.device).roll(n // 2)
-    return F.cross_entropy(scores, other_view, reduction="sum") / max(n, 1)
+    n = z.shape[-2]
+    _check_two_views(n)
+    scores = _scores_of_others(unit_rows(z) if normalise else z, temperature).flatten(0, -2)
+    other_view = torch.arange(n, device=z.device).roll(n // 2).repeat(len(scores) // max(n, 1))
+    loss = F.cross_entropy(scores, other_view, reduction="none")
+    return loss.view(z.shape[:-1]).sum(-1) / max(n, 1)
 
 
 @full_precision
@@ -55,19 +56,20 @@ def sup_con(
     temperature that every method here uses.
 
     Args:
-        z: (n, d) projections, all views stacked.
-        labels: (n,) one label per row, so repeated for every view.
+        z: (..., n, d) projections, all views stacked; a loss for each of the leading dimensions.
+        labels: (..., n) one label per row, so repeated for every view.
         temperature: of the softmax over the n - 1 other rows.
         weight: (n,) factor of each anchor's loss, applied after its positives are averaged. (A
             factor on the single log-probabilities would cancel in that average.)
         normalise: whether to bring the rows of `z` to length one first.
     """
     scores = _scores_of_others(unit_rows(z) if normalise else z, temperature)
-    positive = (labels[:, None] == labels).fill_diagonal_(False)
-    share = positive / positive.sum(1, keepdim=True).clamp(min=1)
+    positive = labels[..., None] == labels[..., None, :]
+    positive.diagonal(dim1=-2, dim2=-1).fill_(False)
+    share = positive / positive.sum(-1, keepdim=True).clamp(min=1)
     if weight is not None:
         share = share * weight[:, None]
-    return (scores.log_softmax(1) * share).sum() / -max(len(z), 1)
+    return (scores.log_softmax(-1) * share).sum((-2, -1)) / -max(z.shape[-2], 1)
 
 
 def _scores_of_others(z: Tensor, temperature: float) -> Tensor:
@@ -75,7 +77,12 @@ def _scores_of_others(z: Tensor, temperature: float) -> Tensor:
 
     Half of the lowest number: its logarithm must be finite, also if a single row has no others.
     """
-    return (z @ z.T / temperature).fill_diagonal_(torch.finfo(z.dtype).min / 2)
+    lowest = torch.finfo(z.dtype).min / 2
+    itself = torch.eye(z.shape[-2], dtype=z.dtype, device=z.device) * lowest
+    scaled = _scaled(z, temperature)
+    if z.ndim == 2:
+        return torch.addmm(itself, scaled, z.T)
+    return torch.baddbmm(itself.expand(len(z), -1, -1), scaled, z.mT)
 
 
 @full_precision
@@ -99,7 +106,7 @@ def self_distillation(
         student_temp: temperature of the taught prediction.
         teacher_temp: temperature of the teaching one, see `teacher_temperature`.
     """
-    _check_two_views(logits)
+    _check_two_views(len(logits))
     teacher = (logits.detach() / teacher_temp).softmax(1).roll(len(logits) // 2, dims=0)
     log_p = _scaled(logits, student_temp).log_softmax(1)
     return (teacher * log_p).sum() / -max(len(logits), 1)
@@ -229,30 +236,61 @@ def parametric_terms(
         sup_contrast_temp: of SupCon.
     """
     rows = (labels != UNLABELLED).nonzero().squeeze(1) if labelled is None else labelled
-    logits, unit = _posterior(cosines, student_temp), _unit(z)
+    of_classes = classifier_terms(
+        cosines,
+        labels,
+        rows,
+        targets=targets,
+        sup_weight=sup_weight,
+        entropy_weight=entropy_weight,
+        student_temp=student_temp,
+    )
+    contrasts = contrast_terms(
+        unit_rows(z),
+        labels,
+        rows,
+        sup_weight=sup_weight,
+        contrast_temp=contrast_temp,
+        sup_contrast_temp=sup_contrast_temp,
+    )
+    return {**of_classes, **contrasts}
+
+
+def classifier_terms(
+    cosines: Tensor,
+    labels: Tensor,
+    rows: Tensor,
+    *,
+    targets: Tensor | None = None,
+    sup_weight: float,
+    entropy_weight: float,
+    student_temp: float,
+) -> dict[str, Tensor]:
+    """Return the terms of ``parametric_terms`` that train the classifier; ``rows`` are labelled."""
+    logits = widen(cosines) / student_temp
     classify = cross_entropy_on(logits, labels, targets=targets, rows=rows)
     spread = mean_entropy_deficit(logits, temperature=1.0)
-    contrast = info_nce(unit, temperature=contrast_temp, normalise=False)
-    sup_contrast = sup_con(
-        unit.index_select(0, rows), labels[rows], temperature=sup_contrast_temp, normalise=False
-    )
-    return {
-        "entropy": (1 - sup_weight) * entropy_weight * spread,
-        "classify": sup_weight * classify,
-        "contrast": (1 - sup_weight) * contrast,
-        "sup_contrast": sup_weight * sup_contrast,
-    }
+    weight = (1 - sup_weight) * entropy_weight
+    return {"entropy": weight * spread, "classify": sup_weight * classify}
 
 
-@full_precision
-def _posterior(cosines: Tensor, temperature: float) -> Tensor:
-    """Return logits whose softmax is the posterior."""
-    return _scaled(cosines, temperature)
+def contrast_terms(
+    z: Tensor,
+    labels: Tensor,
+    rows: Tensor,
+    *,
+    sup_weight: float,
+    contrast_temp: float,
+    sup_contrast_temp: float,
+) -> dict[str, Tensor]:
+    """Return the terms of ``parametric_terms`` that train the projector, of unit rows z.
 
-
-@full_precision
-def _unit(z: Tensor) -> Tensor:
-    return unit_rows(z)
+    With several projectors at once, z is (p, 2B, e), labels (p, 2B) and every term (p,).
+    """
+    contrast = info_nce(z, temperature=contrast_temp, normalise=False)
+    known, classes = z.index_select(-2, rows), labels.index_select(-1, rows)
+    sup_contrast = sup_con(known, classes, temperature=sup_contrast_temp, normalise=False)
+    return {"contrast": (1 - sup_weight) * contrast, "sup_contrast": sup_weight * sup_contrast}
 
 
 def ramp_up(epoch: int, length: int, scale: float = 1.0) -> float:
@@ -265,8 +303,8 @@ def ramp_up(epoch: int, length: int, scale: float = 1.0) -> float:
     return scale * math.exp(-5.0 * missing**2)
 
 
-def _check_two_views(rows: Tensor) -> None:
-    if len(rows) % 2:
+def _check_two_views(rows: int) -> None:
+    if rows % 2:
         raise ValueError(
-            f"{len(rows)} rows cannot be two views of a batch; stack both views, view-major."
+            f"{rows} rows cannot be two views of a batch; stack both views, view-major."
         )

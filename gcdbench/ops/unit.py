@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gcdbench.ops.precision import full_precision
+
 SHORTEST = 1e-12  # rows are divided by no less, as in torch
 
 
+@full_precision
 def unit_rows(x: Tensor) -> Tensor:
     """Return x with its last dimension at length one; a row of zeros stays one.
 

@@ -45,7 +45,7 @@ def lloyd_together(
         max_iter: assignments per restart.
         tol: of the squared sum of the centres' shifts.
     """
-    restarts, k, _ = centers.shape
+    restarts = len(centers)
     rows = x.double()
     labels = torch.full((restarts, len(x)), -1, device=x.device)
     moving = torch.ones(restarts, dtype=torch.bool, device=x.device)
