@@ -16,6 +16,7 @@ import torch.utils._pytree as pytree
 import torch.utils.data._utils.pin_memory
 from torch import Tensor
 
+from device.pretend.counts import current
 from device.pretend.rules import DeviceError
 from device.pretend.tensor import CUDA, DeviceMode, DeviceTensor, Machine
 
@@ -36,16 +37,17 @@ def _once_initialised(value: Any) -> Any:
 
 
 class _Event:
-    """An event of which all happen at once."""
+    """An event; copies to the CPU that began before it have arrived when it is waited for."""
 
     def __init__(self, **_: Any) -> None:
-        pass
+        self.copies: list[tuple[Tensor, Tensor]] = []
 
     def record(self, *_: Any) -> None:
-        pass
+        self.copies, Machine.under_way = Machine.under_way, []
 
     def synchronize(self) -> None:
-        pass
+        current().sync("wait for an event")
+        Machine.arrive(self.copies)
 
     def elapsed_time(self, other: _Event) -> float:
         return 0.0
