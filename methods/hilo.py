@@ -175,10 +175,11 @@ class HiLo(Method):
             taught = self._distil(reading.cosines, clock)
         else:
             clusters = self.clusters(reading.first_view.read(), batch, clock)
+            found = 0 < len(batch.labelled_rows) < len(batch)  # otherwise there are no clusters
             taught = cross_entropy_on(
                 reading.cosines[: len(batch)],
                 clusters,
-                rows=batch.unlabelled_rows,
+                rows=batch.unlabelled_rows if found else None,
                 temperature=c.student_temp,
             )
         return {c.domain_targets: (1 - c.sup_weight) * taught}
@@ -393,8 +394,23 @@ def softly_limited(scores: Tensor, limit: float | None) -> Tensor:
     """
     if limit is None:
         return scores
-    excess = (scores.abs() - limit).clamp(min=0)
-    return scores.clamp(-limit, limit) + scores.sign() * excess.log1p()
+    limited: Tensor = _SoftLimit.apply(scores, limit)
+    return limited
+
+
+class _SoftLimit(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, limit: float) -> Tensor:
+        clamped = scores.clamp(-limit, limit)
+        beyond = scores - clamped
+        excess = beyond.abs()
+        ctx.save_for_backward(excess)
+        return clamped + excess.log1p().copysign(beyond)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (excess,) = ctx.saved_tensors
+        return grads[0] / (1 + excess), None
 
 
 @torch.no_grad()

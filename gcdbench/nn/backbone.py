@@ -123,6 +123,7 @@ class Backbone(nn.Module):
 
     mean: Tensor
     std: Tensor
+    _apart: Tensor
 
     def __init__(
         self,
@@ -155,6 +156,8 @@ class Backbone(nn.Module):
         self.group: ProcessGroup = SingleProcess()
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+        apart = ~torch.eye(self.num_heads, dtype=torch.bool)[:, None]
+        self.register_buffer("_apart", apart, persistent=False)
         vit.requires_grad_(False)
         for block in vit.blocks[self.num_frozen :]:
             block.requires_grad_(True)
@@ -384,9 +387,14 @@ class Backbone(nn.Module):
         if (recording := self._recording) is None:
             return run_for_cls(block, x)[0] if cls_only else block(x)
         if is_plain(block):
-            x, scores = run_for_cls(block, x) if cls_only else run_with_scores(block, x)
+            x, scores = (
+                run_for_cls(block, x) if cls_only else run_with_scores(block, x, self._apart)
+            )
         else:
-            x, scores = (block(x)[:, :1] if cls_only else block(x)), cls_scores(block, x)
+            x, scores = (
+                (block(x)[:, :1] if cls_only else block(x)),
+                cls_scores(block, x, self._apart),
+            )
         taught = recording.gradient and torch.is_grad_enabled()
         recording.note(scores if taught else scores.detach())
         return x
@@ -425,26 +433,32 @@ def run_for_cls(block: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return _after_attention(block, x[:, :1], mixed), scores
 
 
-def run_with_scores(block: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a plain block's output (n, t, d) and its CLS scores (n, heads, t)."""
+def run_with_scores(block: Any, x: Tensor, apart: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a plain block's output (n, t, d) and its CLS scores (n, heads, t).
+
+    ``apart`` (heads, 1, heads) is true off the diagonal.
+    """
     attn = block.attn
     q, k, v = _projections(attn, block.norm1(x), "qkv")
     mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale).transpose(1, 2).flatten(2)
-    return _after_attention(block, x, mixed), _cls_scores(attn, q, k)
+    return _after_attention(block, x, mixed), _cls_scores(attn, q, k, apart)
 
 
-def cls_scores(block: Any, x: Tensor) -> Tensor:
+def cls_scores(block: Any, x: Tensor, apart: Tensor) -> Tensor:
     """Return the CLS scores (n, heads, t) of a block that tokens x are about to enter."""
     x = block.norm1(x)
     (q,), (k,) = _projections(block.attn, x[:, :1], "q"), _projections(block.attn, x, "k")
-    return _cls_scores(block.attn, q, k)
+    return _cls_scores(block.attn, q, k, apart)
 
 
-def _cls_scores(attn: Any, q: Tensor, k: Tensor) -> Tensor:
-    queries, keys = q[:, :, :1].flatten(0, 1), k.transpose(-2, -1).flatten(0, 1)
+def _cls_scores(attn: Any, q: Tensor, k: Tensor, apart: Tensor) -> Tensor:
+    # All heads of an image in one product with a block-diagonal matrix: a product per head would
+    # first copy the keys, which lie side by side.
+    heads = q.shape[1]
+    queries = q[:, :, 0, :, None].expand(-1, -1, -1, heads).masked_fill(apart, 0.0).flatten(1, 2)
     none = q.new_empty(1)  # is not read
-    scores = torch.baddbmm(none, queries, keys, beta=0, alpha=attn.scale)
-    return scores.view(*q.shape[:2], -1)
+    keys = k.transpose(1, 2).flatten(2)
+    return torch.baddbmm(none, keys, queries, beta=0, alpha=attn.scale).transpose(1, 2)
 
 
 def _after_attention(block: Any, x: Tensor, mixed: Tensor) -> Tensor:
@@ -461,7 +475,7 @@ def _attended(attn: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
     (q,) = _projections(attn, normed[:, :1], "q")
     k, v = _projections(attn, normed, "kv")
     mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
-    return mixed.transpose(1, 2).flatten(2), _cls_scores(attn, q, k)
+    return mixed.transpose(1, 2).flatten(2), (q * attn.scale @ k.transpose(-2, -1))[:, :, 0]
 
 
 def _attended_by_factors(attn: Any, normed: Tensor) -> tuple[Tensor, Tensor]:

@@ -37,8 +37,8 @@ def info_nce(z: Tensor, *, temperature: float = 1.0, normalise: bool = True) -> 
     _check_two_views(n)
     scores = _scores_of_others(unit_rows(z) if normalise else z, temperature).flatten(0, -2)
     other_view = torch.arange(n, device=z.device).roll(n // 2).repeat(len(scores) // max(n, 1))
-    loss = F.cross_entropy(scores, other_view, reduction="none")
-    return loss.view(z.shape[:-1]).sum(-1) / max(n, 1)
+    loss = F.cross_entropy(scores, other_view, reduction="none").view(z.shape[:-1])
+    return loss.mean(-1) if n else loss.sum(-1)
 
 
 @full_precision
@@ -66,10 +66,10 @@ def sup_con(
     scores = _scores_of_others(unit_rows(z) if normalise else z, temperature)
     positive = labels[..., None] == labels[..., None, :]
     positive.diagonal(dim1=-2, dim2=-1).fill_(False)
-    share = positive / positive.sum(-1, keepdim=True).clamp(min=1)
+    share = positive / (positive.sum(-1, keepdim=True).clamp(min=1) * -max(z.shape[-2], 1))
     if weight is not None:
         share = share * weight[:, None]
-    return (scores.log_softmax(-1) * share).sum((-2, -1)) / -max(z.shape[-2], 1)
+    return (scores.log_softmax(-1) * share).sum((-2, -1))
 
 
 def _scores_of_others(z: Tensor, temperature: float) -> Tensor:
@@ -78,11 +78,11 @@ def _scores_of_others(z: Tensor, temperature: float) -> Tensor:
     Half of the lowest number: its logarithm must be finite, also if a single row has no others.
     """
     lowest = torch.finfo(z.dtype).min / 2
-    itself = torch.eye(z.shape[-2], dtype=z.dtype, device=z.device) * lowest
+    itself = torch.eye(z.shape[-2], dtype=z.dtype, device=z.device)
     scaled = _scaled(z, temperature)
     if z.ndim == 2:
-        return torch.addmm(itself, scaled, z.T)
-    return torch.baddbmm(itself.expand(len(z), -1, -1), scaled, z.mT)
+        return torch.addmm(itself, scaled, z.T, beta=lowest)
+    return torch.baddbmm(itself.expand(len(z), -1, -1), scaled, z.mT, beta=lowest)
 
 
 @full_precision
@@ -182,9 +182,9 @@ def cross_entropy_on(
             soft_cross_entropy(logits[rows], targets[rows], temperature=temperature)
         )
     scaled = _scaled(logits, temperature)
+    if rows is not None and len(rows):
+        return F.cross_entropy(scaled, known, ignore_index=UNLABELLED)
     loss = F.cross_entropy(scaled, known, ignore_index=UNLABELLED, reduction="sum")
-    if rows is not None:
-        return loss / max(len(rows), 1)
     return loss / (known != UNLABELLED).sum().clamp(min=1)
 
 
