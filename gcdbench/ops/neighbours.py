@@ -40,6 +40,7 @@ def k_nearest(
     *,
     metric: Metric = "product",
     backend: Backend = "auto",
+    wait: bool = True,
 ) -> Neighbours:
     """Return the k rows with the largest inner product with each query, or the nearest ones.
 
@@ -49,6 +50,8 @@ def k_nearest(
         k: number of neighbours, at most m.
         metric: "product", which of unit vectors is the cosine, or "euclidean".
         backend: "auto" takes faiss if it is installed, for CUDA tensors its GPU version.
+        wait: False lets a GPU search in float32 alone, for which the CPU need not wait: neighbours
+            that are equally near but for rounding may come in another order. No effect on a CPU.
 
     >>> k_nearest(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0], [3.0, 1.0]]), 1).indices
     tensor([[1]])
@@ -58,6 +61,9 @@ def k_nearest(
     if not len(queries) or not k:
         nothing = queries.new_empty(len(queries), k)
         return Neighbours(nothing.long(), nothing)
+    if queries.is_cuda and not wait:
+        index, score = _search_by_torch(queries, rows, k, metric)
+        return Neighbours(index, score.clamp(min=0).sqrt() if metric == "euclidean" else score)
     searched = min(k + MARGIN, len(rows))
     faiss = _faiss() if backend != "torch" else None
     if faiss is None:

@@ -30,7 +30,7 @@ from gcdbench.training.method import Technique
 from gcdbench.training.num_classes import estimate_k
 
 Case = Callable[[DeviceBench], None]
-UNTRIED = {"cms"}  # faiss reads its tensors by their address, which the pretend device has not
+UNTRIED = {"cms"}  # faiss, which it predicts with, reads tensors by their address: there is none
 SHORT = {"epochs": 1, "eval_every": 0}
 KEPT = {"view_bank": 2, **SHORT}
 
