@@ -152,6 +152,7 @@ class Backbone(nn.Module):
         self._add_hook: AddHook | None = None
         self._tap_hook: TapHook | None = None
         self._recording: Recording | None = None
+        self.run_for_cls = run_for_cls  # or a compiled version of it
         self._cast: tuple[object, list[nn.Module]] = (None, [])
         self.group: ProcessGroup = SingleProcess()
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
@@ -385,10 +386,10 @@ class Backbone(nn.Module):
     def _run(self, block: Any, x: Tensor, *, cls_only: bool = False) -> Tensor:
         """Run a block, for the CLS token alone if that suffices, and record its CLS attention."""
         if (recording := self._recording) is None:
-            return run_for_cls(block, x)[0] if cls_only else block(x)
+            return self.run_for_cls(block, x)[0] if cls_only else block(x)
         if is_plain(block):
             x, scores = (
-                run_for_cls(block, x) if cls_only else run_with_scores(block, x, self._apart)
+                self.run_for_cls(block, x) if cls_only else run_with_scores(block, x, self._apart)
             )
         else:
             x, scores = (
