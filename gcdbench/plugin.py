@@ -7,6 +7,7 @@ of gcdbench. What a plug-in imports from here is part of its cells' key, the res
 
 from __future__ import annotations
 
+from gcdbench.data.views import Views, view_kind
 from gcdbench.nn.backbone import Backbone, Encoded, Patches, Recording, Tokens
 from gcdbench.nn.critics import CosineCritic, MLPCritic, js_mutual_information
 from gcdbench.nn.heads import (
@@ -131,6 +132,7 @@ __all__ = [
     "Task",
     "Technique",
     "Tokens",
+    "Views",
     "accuracies",
     "adaptive_filling",
     "agreement_loss",
@@ -192,6 +194,7 @@ __all__ = [
     "unbalanced_transport",
     "unit_rows",
     "unit_rows_",
+    "view_kind",
     "ward_clusters",
     "warm_start",
     "widen",

@@ -44,6 +44,7 @@ from gcdbench.plugin import (
 
 class CMS(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2404.09451"
+    sweeps: ClassVar[str] = "epoch"
     train_defaults: ClassVar[dict[str, Any]] = {
         "lr": 0.05,  # released scripts of the fine-grained datasets; 0.01 for the others
         "decay": "all",  # released: biases decay, too

@@ -40,6 +40,8 @@ class GCD(Method):
 
     @dataclass(frozen=True)
     class Config:
+        # released: GCD's scripts, with what a suite says of them; hilo: HiLo's repository
+        preset: Literal["ours", "released", "hilo"] = "ours"  # ours: as released, one precision
         sup_weight: float = 0.35  # released; the rest, 0.65, is on the unsupervised term
         contrast_temp: float = 1.0  # InfoNCE, released
         sup_contrast_temp: float = 0.07  # SupCon, released
@@ -49,6 +51,8 @@ class GCD(Method):
         clustering: Literal["pooled", "per_set", "per_set_plain"] = "pooled"  # released
         kmeans_init: int = 10  # released k-means script; its shell script uses 100
         kmeans_iter: int = 100  # released class default; its scripts use 10 and 200
+
+        presets: ClassVar[dict[str, dict[str, Any]]] = {"hilo": {"clustering": "per_set_plain"}}
 
     def __init__(self, config: Any, task: Task, backbone: Backbone) -> None:
         super().__init__(config, task, backbone)

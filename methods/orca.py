@@ -34,6 +34,7 @@ from gcdbench.plugin import (
 
 class ORCA(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2102.03526"
+    sweeps: ClassVar[str] = "epoch"
     train_defaults: ClassVar[dict[str, Any]] = {
         "lr": 0.05,  # HiLo paper; 0.1 in the released code
         "weight_decay": 5e-4,  # released, CIFAR; 1e-4 for ImageNet

@@ -51,6 +51,7 @@ from gcdbench.plugin import (
 
 class SelEx(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2408.14371"
+    sweeps: ClassVar[str] = "epoch"
     train_defaults: ClassVar[dict[str, Any]] = {
         "weight_decay": 1e-4,  # released default; its shell scripts have 5e-5
         "decay": "all",  # released: biases decay, too

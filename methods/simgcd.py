@@ -10,7 +10,7 @@ temperature.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -35,6 +35,7 @@ class SimGCD(Method):
 
     @dataclass(frozen=True)
     class Config:
+        preset: Literal["ours", "released"] = "ours"  # released: what a suite says of its scripts
         sup_weight: float = 0.35  # released; the rest, 0.65, is on the unsupervised terms
         entropy_weight: float = 2.0  # released default and CUB; 1 for Cars and Aircraft
         student_temp: float = 0.1  # paper and released

@@ -52,6 +52,7 @@ from gcdbench.plugin import (
 
 class UniOT(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2210.17067"
+    sweeps: ClassVar[str] = "fit"
     train_defaults: ClassVar[dict[str, Any]] = {
         "lr": 0.01,  # of the heads, released
         "weight_decay": 5e-4,  # released

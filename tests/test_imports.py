@@ -40,12 +40,12 @@ ROOT_MODULES = {
     "api": {"core", "experiment", "runner", "report"},
     "errors": set(),
     "methods": {"core"},
-    "plugin": {"ops", "nn", "training"},
+    "plugin": {"data", "ops", "nn", "training"},
 }
 WITHOUT_TORCH = (
     *("gcdbench.cli.main", "gcdbench.experiment.plan", "gcdbench.experiment.records"),
-    *("gcdbench.report.collect", "gcdbench.report.formats", "gcdbench.training.scores"),
-    *("gcdbench.experiment.record", "gcdbench.training.rescore"),
+    *("gcdbench.report.collect", "gcdbench.report.formats", "gcdbench.training.scoring.scores"),
+    *("gcdbench.experiment.record", "gcdbench.training.scoring.rescore"),
     *("gcdbench.runner.status", "gcdbench.runner.launchers", "gcdbench.paper_tables.results"),
 )
 MOST_MODULES = 15  # in a folder

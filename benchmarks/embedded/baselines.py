@@ -39,7 +39,7 @@ from gcdbench.ops.kmeans.api import semi_supervised_kmeans
 from gcdbench.training.evaluator import PoolEncoder
 from gcdbench.training.frozen_features import FeatureStore
 from gcdbench.training.loader import Loader
-from gcdbench.training.scores import score
+from gcdbench.training.scoring.scores import score
 
 COLUMNS = ("suite", "dataset", "baseline", "seed", "set", "role", "all", "old", "new")
 

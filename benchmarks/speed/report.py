@@ -30,7 +30,7 @@ from gcdbench.experiment.record import (
     Timing,
     part,
 )
-from gcdbench.training.scores import score_predictions
+from gcdbench.training.scoring.scores import score_predictions
 
 
 def main() -> None:

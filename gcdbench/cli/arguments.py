@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Container, Sequence
 
 LARGEST_SEED = 2**63 - 1
 
@@ -50,6 +51,21 @@ def seconds(text: str) -> float:
     if number == 0:
         raise argparse.ArgumentTypeError("expected a number above 0, got 0")
     return number
+
+
+def aligned(rows: Sequence[Sequence[str]], *, left: Container[int] = (0,)) -> list[str]:
+    """Return the lines of a table; columns are aligned to the right unless they are in ``left``.
+
+    >>> aligned([["name", "n"], ["a", "10"]])
+    ['name   n', 'a     10']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        pairs = enumerate(zip(row, widths, strict=True))
+        words = (word.ljust(w) if i in left else word.rjust(w) for i, (word, w) in pairs)
+        lines.append("  ".join(words).rstrip())
+    return lines
 
 
 def say(text: str) -> None:

@@ -8,13 +8,17 @@ import logging
 import sys
 from typing import Any
 
+from gcdbench.cli.arguments import aligned
+from gcdbench.cli.backbones import check_backbones
+from gcdbench.cli.cost_tables import Total, notes
+from gcdbench.cli.plan import add_device
 from gcdbench.cli.run import execute, finished_anyway, is_main
 from gcdbench.core.config import parse_assignments
 from gcdbench.core.files import write_atomically
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.paper_tables.tables import SCALES, Choice, Plan, distinct, load, make_plans, tables
-from gcdbench.runner.cost import CostModel, Estimate, duration
+from gcdbench.runner.cost import CostModel
 
 log = logging.getLogger("gcdbench")
 
@@ -26,6 +30,7 @@ def add_reproduce(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("tables", nargs="*", metavar="TABLE", help="see --list; several share their cells")
     add("--list", action="store_true", help="show all tables, their cells and what they would cost")
+    add_device(parser)
     add("--show", action="store_true", help="print what is recorded, train nothing")
     add("--scale", choices=SCALES, default="paper", help="embedded: on the drawings, on a laptop")
 
@@ -53,8 +58,10 @@ def reproduce(arguments: argparse.Namespace) -> int:
     names = dict.fromkeys(arguments.tables or tables())
     plans = make_plans([load(name) for name in names], choice)
     records.check_folder(arguments.results)
+    check_backbones(cell for plan in plans for cell in plan.cells.values())
     if arguments.list:
-        _say(listing(plans, _cost_model(arguments)))
+        model = CostModel(records.readable(arguments.results), arguments.on)
+        _say(listing(plans, model))
         return 0
     failed = 0 if arguments.show else _run(arguments, plans)
     if is_main():
@@ -87,56 +94,27 @@ def _publish(arguments: argparse.Namespace, plans: list[Plan]) -> None:
             log.info("written: %s.md, .csv", stem)
 
 
-def _cost_model(arguments: argparse.Namespace) -> CostModel:
-    return CostModel(records.readable(arguments.results))
-
-
 def listing(plans: list[Plan], model: CostModel) -> str:
     """Return one line per table: rows, cells, what they cost, and the total after sharing."""
     shared = distinct(cell for plan in plans for cell in plan.cells.values())
     costs = {key: model.estimate(cell) for key, cell in shared.items()}
-    rows = [["table", "rows", "cells", "images", "time", "title"]]
+    rows = [["table", "rows", "cells", "images", "FLOPs", f"on {model.device}", "title"]]
     for plan in plans:
         lines = len({entry.row.name for entry in plan.entries})
-        cost = _cost([costs[key] for key in plan.cells])
-        rows.append(
-            [plan.table.name, str(lines), str(len(plan.cells)), *cost, plan.table.title],
-        )
-    images, time = _cost(list(costs.values()))
+        cost = Total.of(costs[key] for key in plan.cells)
+        counts = [str(lines), str(len(plan.cells))]
+        rows.append([plan.table.name, *counts, *cost.words, plan.table.title])
+    images, flops, time = Total.of(costs.values()).words
     asked = sum(len(plan.cells) for plan in plans)
     total = f"{asked} cells in {len(plans)} tables are {len(shared)} different ones"
     return "\n".join(
         [
-            *_columns(rows),
+            *aligned(rows, left=(0, 6)),
             "",
-            f"{total}; all of them cost {images} images{f' and {time}' * (time != '?')}.",
-            "Images are views that pass the backbone in training; the time is that of one process, "
-            "estimated from the records of similar cells in --results.",
+            f"{total}: {images} images, {flops} FLOPs, {time} on one {model.device}.",
+            *notes(costs.values(), model),
         ]
     )
-
-
-def _columns(rows: list[list[str]]) -> list[str]:
-    """Return aligned columns: the first and the last one to the left."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    return [
-        "  ".join(
-            [
-                row[0].ljust(widths[0]),
-                *(word.rjust(w) for word, w in zip(row[1:-1], widths[1:], strict=True)),
-                row[-1],
-            ]
-        )
-        for row in rows
-    ]
-
-
-def _cost(estimates: list[Estimate]) -> tuple[str, str]:
-    """Return images and time in words; the time only if it is known for all cells."""
-    images = sum(one.images for one in estimates)
-    text = f"{images / 1e9:.1f} billion" if images >= 1e9 else f"{images / 1e6:.1f} million"
-    known = [one.seconds for one in estimates if one.seconds is not None]
-    return text, duration(sum(known)) if len(known) == len(estimates) else "?"
 
 
 def _say(text: Any) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gcdbench.cli.arguments import say, seconds
 from gcdbench.errors import UserError
@@ -20,46 +19,46 @@ log = logging.getLogger("gcdbench")
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``plan`` in addition to those of a request."""
-    parser.add_argument("--json", action="store_true", help="for programs")
+    add_device(parser)
+    parser.add_argument("--cells", action="store_true", help="every cell, with its key")
+    parser.add_argument("--json", action="store_true", help="every cell, for programs")
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that names the device whose time is estimated."""
+    from gcdbench.runner.cost import DEFAULT, DEVICES
+
+    where = f"estimate the time on it (default: {DEFAULT}); cpu: from records only"
+    parser.add_argument("--on", choices=DEVICES, default=DEFAULT, help=where)
 
 
 def plan(arguments: argparse.Namespace, request: Request) -> int:
     """Show what would run, what it will cost and what is done."""
-    from gcdbench.runner.cost import CostModel, duration
+    from gcdbench.cli import cost_tables
+    from gcdbench.cli.backbones import check_backbones
+    from gcdbench.runner.cost import CostModel
 
     records.check_folder(arguments.results)
     cells = make_cells(request)
-    model = CostModel(records.readable(arguments.results))
+    check_backbones(cells)
+    model = CostModel(records.readable(arguments.results), arguments.on)
     absent = _absent(cells)
     rows = [
-        {
-            "dataset": cell.dataset,
-            "method": cell.spec.text,
-            "seed": cell.seed,
-            "key": None if cell.dataset in absent else cell.key,
-            "done": cell.dataset not in absent and records.is_done(arguments.results, cell),
-            **dataclasses.asdict(model.estimate(cell)),
-        }
+        cost_tables.Row(
+            cell,
+            key=None if cell.dataset in absent else cell.key,
+            done=cell.dataset not in absent and records.is_done(arguments.results, cell),
+            cost=model.estimate(cell),
+        )
         for cell in cells
     ]
-    for reason in dict.fromkeys(absent.values()):
-        log.warning("data not there: %s", reason)
+    for reason, datasets in _by_reason(absent).items():
+        log.warning("data not there: %s", f"{', '.join(datasets)}: {reason}")
     if arguments.json:
-        say(json.dumps(rows, indent=1))
-        return 0
-    for row in rows:
-        key = row["key"] or "-"
-        place = f"{row['dataset']:<20} {row['method']:<24} seed {row['seed']:<4} {key:<16}"
-        time_ = "" if row["seconds"] is None else f", about {duration(row['seconds'])}"
-        cost = f"to do: {row['images']:,} images{time_} ({row['basis']})"
-        say(f"{place}  {'done' if row['done'] else cost}")
-    left = [row for row in rows if not row["done"]]
-    total = f"{len(rows)} cells, {len(rows) - len(left)} done"
-    known = [row["seconds"] for row in left if row["seconds"] is not None]
-    if known:
-        some = "" if len(known) == len(left) else f" for {len(known)} of the other {len(left)}"
-        total += f"; about {duration(sum(known))} of one process{some}"
-    say(total)
+        say(json.dumps([row.as_dict() for row in rows], indent=1))
+    else:
+        render = cost_tables.every_cell if arguments.cells else cost_tables.summary
+        say(render(rows, model))
     return 0
 
 
@@ -72,6 +71,12 @@ def _absent(cells: Sequence[Cell]) -> dict[str, str]:
         except UserError as error:
             reasons[cell.dataset] = str(error)
     return reasons
+
+
+def _by_reason(absent: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the missing datasets by reason; of several reasons only the first is told."""
+    first = next(iter(absent.values()), "")
+    return {first: list(absent)} if absent else {}
 
 
 def add_status(parser: argparse.ArgumentParser) -> None:

@@ -45,6 +45,12 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--over", metavar="SETTING", help="what sensitivity varies: train.lr, task.num_classes"
     )
+    parser.add_argument(
+        "--terms",
+        nargs="*",
+        metavar="NAME",
+        help="what curves shows: loss terms and diagnostics (default: all)",
+    )
     reports.add_out(parser)
     parser.add_argument("--block", type=int, metavar="N", help="of attention (default: the last)")
     parser.add_argument(
@@ -89,6 +95,8 @@ def _draw_records(asked: Sequence[str], arguments: argparse.Namespace, request: 
                     request, arguments.results, arguments.over, any_code=any_code
                 )
                 figure = one.draw(varied)
+            elif name == "curves" and arguments.terms is not None:
+                figure = one.draw(leaderboard, terms=arguments.terms)
             else:
                 figure = one.draw(leaderboard)
         except plots.NothingToDraw as reason:

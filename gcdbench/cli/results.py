@@ -54,7 +54,7 @@ def results(arguments: argparse.Namespace) -> int:
 
 def _rescore(arguments: argparse.Namespace) -> int:
     """Score the predictions of all records again, print counts and name what differs."""
-    from gcdbench.training.rescore import rescore
+    from gcdbench.training.scoring.rescore import rescore
 
     if not arguments.folder.is_dir():
         raise UserError(f"results rescore: no folder {arguments.folder}")

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gcdbench.cli.arguments import amount, count, positive, seconds
+from gcdbench.cli.backbones import check_backbones, fetch_weights
 from gcdbench.core.files import read_regular, write_atomically
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
@@ -61,12 +62,18 @@ def run(arguments: argparse.Namespace, request: Request) -> int:
 def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Outcome:
     """Train the cells that have no record yet, log the outcome and return it.
 
-    Missing data and folders that cannot be written are reported before anything is trained.
+    Missing data, unusable backbones, weights that cannot be had and folders that cannot be written
+    are reported before anything is trained.
     """
     records.check_writable(arguments.results)
+    check_backbones(cells)
     for cell in cells:
         _ = cell.key  # needs the data and the weights
     options = make_options(arguments, cells)
+    if is_main():
+        fetch_weights(
+            c for c in cells if not records.is_done(options.results, c, since=options.since)
+        )
     outcome = get_launcher(choose_launcher(options)).run(cells, options)
     if not is_main() or outcome.submitted:
         return outcome

@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gcdbench.cli.cost_tables import Total
+from gcdbench.cli.plan import add_device
 from gcdbench.core import registry
+from gcdbench.runner.cost import DEFAULT
 
 
 def add_show(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +21,7 @@ def add_show(parser: argparse.ArgumentParser) -> None:
     add("name")
     add("--suite", help="also show the method's size and the cost of a cell on this suite")
     add("--results", type=Path, default=Path("results/runs"), metavar="DIR", help="with records")
+    add_device(parser)
 
 
 def show(arguments: argparse.Namespace) -> int:
@@ -27,7 +31,7 @@ def show(arguments: argparse.Namespace) -> int:
     if info.kind == "method":
         print(paper_results(info.name), end="")
         if arguments.suite:
-            print(size_and_cost(info.name, arguments.suite, arguments.results))
+            print(size_and_cost(info.name, arguments.suite, arguments.results, arguments.on))
         else:
             print("\nsize and cost depend on the suite: add --suite NAME")
     return 0
@@ -95,13 +99,13 @@ def paper_results(method: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def size_and_cost(method: str, suite: str, results: Path) -> str:
+def size_and_cost(method: str, suite: str, results: Path, device: str = DEFAULT) -> str:
     """Return a method's trained parameters and estimated cost on a suite's first dataset."""
     from gcdbench.core.suites import Suite
     from gcdbench.experiment import records
     from gcdbench.experiment.plan import Request, make_cells
     from gcdbench.nn.load import load_backbone
-    from gcdbench.runner.cost import CostModel, duration
+    from gcdbench.runner.cost import CostModel
     from gcdbench.training.assemble import make_loader, make_model
 
     first = next(iter(Suite.load(suite).datasets))
@@ -113,13 +117,15 @@ def size_and_cost(method: str, suite: str, results: Path) -> str:
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     inside = sum(p.numel() for p in model.backbone.parameters() if p.requires_grad)
     every = sum(p.numel() for p in model.parameters())
-    cost = CostModel(records.readable(results)).estimate(cell)
-    time = "" if cost.seconds is None else f", about {duration(cost.seconds)}"
+    cost = CostModel(records.readable(results), device).estimate(cell)
+    images, flops, seconds = Total.of([cost]).words
     return (
         f"\non {first} of {suite}, with its backbone {cell.backbone.name}:\n"
         f"  size  {_millions(trained)} trained parameters ({_millions(inside)} of the backbone's, "
         f"{_millions(trained - inside)} in heads) of {_millions(every)}\n"
-        f"  cost  {cost.images:,} images in {cell.train.epochs} epochs{time} ({cost.basis})"
+        f"  cost  {images} images in {cell.train.epochs} epochs, {flops} FLOPs, "
+        f"{seconds} on one {device}\n"
+        f"        ({cost.basis})"
     )
 
 

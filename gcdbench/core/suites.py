@@ -20,7 +20,8 @@ _SUITE_KEYS = _SECTIONS | {
 }
 _DATASET_KEYS = _SECTIONS | {"source", "config", "limit", "exclude"}
 _QUICK_KEYS = _SECTIONS | {"limit"}
-_METHOD_KEYS = {"train", "config"}
+_PRESET_KEYS = {"train", "backbone", "config", "techniques"}
+_METHOD_KEYS = {"train", "config", "presets"}
 
 
 def suites() -> dict[str, Path]:
@@ -130,12 +131,23 @@ def _check_settings(data: Mapping[str, Any], place: str) -> Iterator[tuple[str, 
         for key, values in entry.items():
             _check_mapping(values, f"{place}methods.{method}.{key}")
         yield f"{place}methods", "method", str(method)
-    for technique, entry in data.get("techniques", {}).items():
-        _check_mapping(entry, f"{place}techniques.{technique}")
-        yield f"{place}techniques", "technique", str(technique)
+        for name, preset in entry.get("presets", {}).items():
+            where = f"{place}methods.{method}.presets.{name}"
+            check_keys(preset, _PRESET_KEYS, where)
+            for key, values in preset.items():
+                _check_mapping(values, f"{where}.{key}")
+            yield from _check_techniques(preset, f"{where}.")
+    yield from _check_techniques(data, place)
     limit = coerce(data.get("limit"), int | None, f"{place}limit")
     if limit is not None and limit < 1:
         raise UserError(f"{place}limit: expected at least 1, got {limit}")
+
+
+def _check_techniques(data: Mapping[str, Any], place: str) -> Iterator[tuple[str, str, str]]:
+    """Check the settings of techniques."""
+    for technique, entry in data.get("techniques", {}).items():
+        _check_mapping(entry, f"{place}techniques.{technique}")
+        yield f"{place}techniques", "technique", str(technique)
 
 
 def _check_mapping(value: Any, where: str) -> None:

@@ -38,6 +38,21 @@ def image_files(folder: Path) -> list[str]:
     return found
 
 
+def class_images(folder: Path) -> list[str]:
+    """List the images in the folders of a folder, one class after the other, as an ImageFolder."""
+    return [f"{name}/{path}" for name in subfolders(folder) for path in image_files(folder / name)]
+
+
+def stray_images(folder: Path) -> list[str]:
+    """List the images of a folder that are in none of its folders, and so in no class."""
+    return sorted(p.name for p in folder.iterdir() if _is_image(p.name) and p.is_file())
+
+
+def empty_folders(folder: Path) -> list[str]:
+    """List the folders of a folder that hold no image: no class can be read from them."""
+    return [name for name in subfolders(folder) if not image_files(folder / name)]
+
+
 def subfolders(folder: Path) -> list[str]:
     """List the names of the folders in a folder."""
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not is_system(p.name))
@@ -46,18 +61,31 @@ def subfolders(folder: Path) -> list[str]:
 def passed_over(folder: Path) -> list[str]:
     """List what is no data below a folder: system entries, and pictures that no reader opens."""
     found = []
-    for place, folders, names in os.walk(folder, followlinks=True):
+    for place, folders, names in _walk(folder):
         prefix = _prefix(place, folder)
         found += [f"{prefix}{name}/" for name in folders if is_system(name)]
-        folders[:] = [name for name in folders if not is_system(name)]
         found += [prefix + name for name in names if is_system(name) or _is_other_picture(name)]
     return sorted(found)
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each folder that is data, with the names in it; links are followed, but not in loops.
+
+    A link that leads back to a folder above it is passed over.
+    """
+    above: dict[str, tuple[str, ...]] = {str(folder): (os.path.realpath(folder),)}
     for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not is_system(name)]
-        yield place, folders, names
+        yield place, list(folders), names
+        chain = above.pop(place)
+        kept = []
+        for name in folders:
+            path = Path(place, name)
+            real = os.path.realpath(path) if path.is_symlink() else f"{chain[-1]}{os.sep}{name}"
+            is_loop = real in chain or f"{chain[0]}{os.sep}".startswith(f"{real}{os.sep}")
+            if not is_system(name) and not is_loop:
+                kept.append(name)
+                above[str(path)] = (*chain, real)
+        folders[:] = kept
 
 
 def _prefix(place: str, folder: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ def missing_files(images: FileImages) -> list[int]:
 
 def _names(folder: Path) -> set[str]:
     try:
-        return {path.name for path in folder.iterdir()}
+        with os.scandir(folder) as entries:  # a link may lead nowhere
+            return {e.name for e in entries if not e.is_symlink() or Path(e.path).exists()}
     except OSError:  # no such folder, or no permission
         return set()

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from gcdbench.data.folders import subfolders
 from gcdbench.data.images import Images
 from gcdbench.errors import UserError
 from gcdbench.ops.labels import UNLABELLED
@@ -25,6 +26,8 @@ from gcdbench.ops.labels import UNLABELLED
 # unseen: no image of that domain is trained on; validation: labelled images kept out of training
 Role = Literal["source", "shifted", "unseen", "validation"]
 Augment = Literal["plain", "jitter"]  # crop and flip; jitter adds colour and grey, as on DomainNet
+Change = Literal["flip", "colour"]
+CHANGES: frozenset[Change] = frozenset({"flip", "colour"})
 log = logging.getLogger(__name__)
 
 
@@ -48,7 +51,8 @@ class Problem:
     labelled: np.ndarray  # rows that are trained on with their labels
     unlabelled: np.ndarray  # rows that are trained on without labels
     sets: dict[str, EvalSet]
-    augment: Augment = "plain"
+    augment: Augment = "plain"  # what a plain view is
+    changes: frozenset[Change] = CHANGES  # that leave an image in its class: no flip for digits
     notes: dict[str, str] = field(default_factory=dict)  # facts that a record should name
     cluster_unseen: bool = False  # unseen sets have clusters of their own; said in the notes, too
 
@@ -72,7 +76,9 @@ class Problem:
     def fingerprint(self) -> str:
         """Hash of everything that defines the problem but the pixels."""
         digest = hashlib.sha256()
-        facts = [self.classes, self.num_old, self.augment, self.notes]
+        facts: list[Any] = [self.classes, self.num_old, self.augment, self.notes]
+        if self.changes != CHANGES:
+            facts.append(sorted(self.changes))
         digest.update(json.dumps(facts).encode())
         digest.update("\n".join(self.images.ids).encode())
         for rows in (self.labels, self.labelled, self.unlabelled):
@@ -206,7 +212,7 @@ class Dataset(ABC):
                 f"with --data-root or GCDBENCH_DATA ({help_})"
             )
         near = None
-        for folder in (*(self.root / name for name in self.folders), self.root):
+        for folder in self._candidates():
             missing = [name for name in needed if not (folder / name).exists()]
             if not missing:
                 return folder
@@ -216,6 +222,18 @@ class Dataset(ABC):
         expected = self.root / self.folders[0] / needed[0]
         found = near or f"expected {expected}, {_listing(self.root)}"
         raise UserError(f"{self.title} is not there: {found} ({help_})")
+
+    def _candidates(self) -> Iterator[Path]:
+        """Yield the folders where the dataset may be: the usual ones, then one folder down."""
+        assert self.root is not None
+        usual = [*(self.root / name for name in self.folders), self.root]
+        yield from usual
+        for folder in usual:
+            inner = subfolders(folder) if folder.is_dir() else []
+            yield from (folder / name for name in inner)
+        if self.root.is_dir():
+            for name in subfolders(self.root):
+                yield from (self.root / name / usual_name for usual_name in self.folders)
 
     def compare(self, **found: int) -> None:
         """Log a warning if a part does not have as many images as the published dataset."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,13 @@ VERSION = 1  # of the format
 ROLES = ("labelled", "unlabelled", "scored")
 SET_ROLES = ("source", "shifted", "unseen", "validation")
 COLUMNS = ("path", "class", "role", "sets", "label", "old", "id")
-NEEDED = ("path", "class", "role")
+# other code bases' names of the columns that are needed, if the first one is not there
+NEEDED = {
+    "path": ("path", "image_path", "file_path", "filepath", "filename", "file", "image", "img"),
+    "class": ("class", "class_name", "category", "species", "target", "label"),
+    "role": ("role", "roles", "split", "set", "subset"),
+}
+SPELLINGS = {"labeled": "labelled", "unlabeled": "unlabelled"}
 
 
 @dataclass(frozen=True)
@@ -92,9 +99,10 @@ def read_split(path: Path) -> list[SplitRow]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as a split ({error})") from error
-    entries = _from_json(path, text) if text.lstrip()[:1] in "{[" else _from_csv(path, text)
-    rows = [_row(path, place, entry) for place, entry in entries]
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UserError(f"{path}: cannot be read as a split ({reason})") from error
+    is_json = text.lstrip().startswith(("{", "["))
+    rows = [_row(path, *entry) for entry in (_from_json if is_json else _from_csv)(path, text)]
     if not rows:
         raise UserError(f"{path}: no image is listed there; a split has path, class and role")
     return rows
@@ -102,16 +110,14 @@ def read_split(path: Path) -> list[SplitRow]:
 
 def _from_csv(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     lines = text.splitlines()
-    kind = csv.excel_tab if lines and "\t" in lines[0] else csv.excel
-    reader = csv.DictReader(lines, dialect=kind, skipinitialspace=True)
-    names = [name.strip().lower() for name in reader.fieldnames or ()]
-    missing = [name for name in NEEDED if name not in names]
-    if missing:
-        raise UserError(
-            f"{path}, line 1: no column {missing[0]!r}; a split has path, class and role"
-        )
-    reader.fieldnames = names
+    if not lines:
+        return
+    mark = next((mark for mark in ("\t", ",", ";") if mark in lines[0]), ",")
+    reader = csv.DictReader(lines, delimiter=mark, skipinitialspace=True)
+    reader.fieldnames = _columns(path, "line 1", reader.fieldnames or ())
     for entry in reader:
+        if None in entry:
+            raise UserError(f"{path}, line {reader.line_num}: more values than there are columns")
         if any(value for value in entry.values()):
             yield f"line {reader.line_num}", entry
 
@@ -119,14 +125,45 @@ def _from_csv(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _from_json(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         read = json.loads(text)
-        images = read["images"] if isinstance(read, dict) else read
-        yield from ((f"image {i}", dict(entry)) for i, entry in enumerate(images, start=1))
+        images = _json_images(read) if isinstance(read, dict) else read
+        entries = [dict(entry) for entry in images]
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: not a split in JSON ({error})") from error
+        raise UserError(
+            f"{path}: not a split in JSON, a list of objects with path, class and role ({error})"
+        ) from error
+    for number, entry in enumerate(entries, start=1):
+        place = f"image {number}"
+        yield place, dict(zip(_columns(path, place, entry), entry.values(), strict=True))
+
+
+def _json_images(read: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the images of an object: its list of images, its columns, or a list for each role."""
+    if "images" in read:
+        return read["images"]
+    if set(map(str.lower, read)) <= {*ROLES, *SPELLINGS}:
+        return [{**entry, "role": role} for role, some in read.items() for entry in some]
+    columns = {k: list(v.values()) if isinstance(v, dict) else v for k, v in read.items()}
+    table = zip(*columns.values(), strict=True)  # as pandas writes it
+    return [dict(zip(columns, values, strict=True)) for values in table]
+
+
+def _columns(path: Path, place: str, names: Iterable[Any]) -> list[str]:
+    """Return the names of columns as they are here; raise a UserError if one is not there."""
+    found = [str(name).strip().lower().replace(" ", "_") for name in names]
+    for name, others in NEEDED.items():
+        there = next((other for other in others if other in found), None)
+        if there is None:
+            listed = ", ".join(map(repr, found)) or "nothing"
+            raise UserError(
+                f"{path}, {place}: no column {name!r} among {listed}; a split has path, class and "
+                "role"
+            )
+        found[found.index(there)] = name
+    return found
 
 
 def _row(path: Path, place: str, entry: dict[str, Any]) -> SplitRow:
-    roles = _words(entry.get("roles") or entry.get("role"))
+    roles = [SPELLINGS.get(role.lower(), role.lower()) for role in _words(entry.get("role"))]
     for role in roles or [""]:
         if role not in ROLES:
             raise UserError(f"{path}, {place}: role {role!r} is none of {', '.join(ROLES)}")
@@ -142,7 +179,7 @@ def _row(path: Path, place: str, entry: dict[str, Any]) -> SplitRow:
     if label not in (None, "") and not str(label).isdecimal():
         raise UserError(f"{path}, {place}: label {label!r} is no class number")
     return SplitRow(
-        path=str(entry["path"]).strip(),
+        path=_posix(str(entry["path"]).strip()),
         name=str(entry["class"]).strip(),
         roles=tuple(roles),
         sets=tuple(sets),
@@ -150,6 +187,15 @@ def _row(path: Path, place: str, entry: dict[str, Any]) -> SplitRow:
         old=None if old in (None, "") else str(old).lower() in ("1", "true", "yes"),
         id=str(entry.get("id") or ""),
     )
+
+
+def _posix(path: str) -> str:
+    r"""Return a path in one spelling, so that no image is there twice.
+
+    >>> _posix("./photo//ant/1.jpg"), _posix(r"photo\ant\1.jpg")
+    ('photo/ant/1.jpg', 'photo/ant/1.jpg')
+    """
+    return posixpath.normpath(path if "/" in path else path.replace("\\", "/"))
 
 
 def _words(value: Any) -> list[str]:

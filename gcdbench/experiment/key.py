@@ -26,7 +26,7 @@ from gcdbench.errors import UserError
 
 # the modules that train and score every cell; methods, techniques and datasets are added by name
 ROOTS = ("training/assemble.py", "training/trainer.py", "training/evaluator.py")
-SCORING = "training/scores.py"  # predictions to scores: has its own version, not in the key
+SCORING = "training/scoring/scores.py"  # predictions to scores: has its own version, not in the key
 COUNTED = ("training", "ops", "nn", "data")  # folders whose code can change numbers
 FACADE = "gcdbench.plugin"  # re-exports names; the modules that define them are hashed
 

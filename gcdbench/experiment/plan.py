@@ -6,7 +6,7 @@ Two cells with one key (see ``key``) are the same experiment.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -173,17 +173,22 @@ def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cel
         layers.append(merge(QUICK, suite.data.get("quick", {})))
     by_method = [layer.get("methods", {}).get(spec.method, {}) for layer in layers]
     given = request.assignments
+    method, preset = _method_settings(by_method, given.get(spec.method, {}))
 
     train = merge(
         info.constants.get("train_defaults", {}),
         *(layer.get("train", {}) for layer in layers[:2]),
         *(layer.get("train", {}) for layer in by_method[:2]),
+        preset.get("train", {}),
         *(layer.get("train", {}) for layer in layers[2:]),
         given.get("train", {}),
     )
-    backbone = merge(*(layer.get("backbone", {}) for layer in layers), given.get("backbone", {}))
+    backbone = merge(
+        *(layer.get("backbone", {}) for layer in layers),
+        preset.get("backbone", {}),
+        given.get("backbone", {}),
+    )
     task = merge(*(layer.get("task", {}) for layer in layers), given.get("task", {}))
-    method = merge(*(layer.get("config", {}) for layer in by_method), given.get(spec.method, {}))
     techniques = {
         name: plain(
             build(
@@ -191,6 +196,7 @@ def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cel
                 merge(
                     _inherited_preset(info, method, name),
                     *(layer.get("techniques", {}).get(name, {}) for layer in layers),
+                    preset.get("techniques", {}).get(name, {}),
                     given.get(name, {}),
                 ),
                 name,
@@ -216,6 +222,20 @@ def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cel
         data_root=request.data_root,
         exclude=entry.get("exclude"),
     )
+
+
+def _method_settings(
+    layers: Sequence[Mapping[str, Any]], given: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a method's settings, and what the suite's preset of the chosen name sets besides.
+
+    A suite's preset may name one of the method's own: "released" is then that of the dataset.
+    """
+    settings = merge(*(layer.get("config", {}) for layer in layers), given)
+    chosen = settings.get("preset")
+    preset = merge(*(layer.get("presets", {}).get(chosen, {}) for layer in layers))
+    single = {key: value for key, value in given.items() if key != "preset"}
+    return merge(settings, preset.get("config", {}), single), preset
 
 
 def _inherited_preset(

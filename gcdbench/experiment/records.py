@@ -31,6 +31,7 @@ from gcdbench.experiment.typed_json import Mismatch
 RECORD = "record.json"
 PREDICTIONS = "predictions.npz"
 WEIGHTS = "weights.safetensors"
+EVIDENCE = "evidence:"  # begins the names of arrays that are no predictions
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,23 @@ def clean_up(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_record(folder: Path, record: Record, predictions: Mapping[str, np.ndarray]) -> Path:
-    """Write a cell's predictions and then its record, which makes the cell count as done."""
+def write_record(
+    folder: Path,
+    record: Record,
+    predictions: Mapping[str, np.ndarray],
+    evidence: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+) -> Path:
+    """Write a cell's predictions and then its record, which makes the cell count as done.
+
+    ``evidence`` (kind -> set -> values) is what further scores need; it joins the predictions.
+    """
+    more = {
+        f"{EVIDENCE}{kind}:{name}": values
+        for kind, sets in (evidence or {}).items()
+        for name, values in sets.items()
+    }
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **predictions)  # type: ignore[arg-type]
+    np.savez_compressed(buffer, **predictions, **more)  # type: ignore[arg-type]
     digest = hashlib.sha256(buffer.getvalue()).hexdigest()
     return put(folder, as_bytes(replace(record, predictions_sha256=digest)), buffer.getvalue())
 
@@ -177,7 +191,20 @@ def read_predictions(folder: Path, record: Record) -> dict[str, np.ndarray] | st
     if isinstance(found, str):
         return found
     with np.load(io.BytesIO(found), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+        return {name: arrays[name] for name in arrays.files if not name.startswith(EVIDENCE)}
+
+
+def read_evidence(folder: Path, record: Record) -> dict[str, dict[str, np.ndarray]]:
+    """Return what was measured next to the predictions, kind -> set -> values; often nothing."""
+    data = _predictions(folder, record)
+    found: dict[str, dict[str, np.ndarray]] = {}
+    if isinstance(data, bytes):
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            for name in arrays.files:
+                if name.startswith(EVIDENCE):
+                    kind, _, place = name.removeprefix(EVIDENCE).partition(":")
+                    found.setdefault(kind, {})[place] = arrays[name]
+    return found
 
 
 def _predictions(folder: Path, record: Record) -> bytes | str:

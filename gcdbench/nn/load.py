@@ -45,28 +45,39 @@ def _embedded_data() -> dict:
     return {"mean": embedded.MEAN, "std": embedded.STD, "input_size": (size, size)}
 
 
-def _timm_vit(config: BackboneConfig) -> VisionTransformer:
-    name = BACKBONES.get(config.name, config.name)
+def build_timm_vit(config_name: str, *, pretrained: bool) -> VisionTransformer:
+    """Build a timm vision transformer, with timm's weights or without any."""
+    name = BACKBONES.get(config_name, config_name)
     if not timm.is_model(name.split(".")[0]):
         known = ", ".join(BACKBONES)
         raise UserError(
-            f"unknown backbone {config.name!r}: use one of {known} or a timm ViT's name"
+            f"unknown backbone {config_name!r}: use one of {known} or a timm ViT's name"
         )
     extra: dict[str, Any] = {"img_size": 224} if "dinov2" in name else {}  # its own: 518 px
+    vit = timm.create_model(name, pretrained=pretrained, num_classes=0, **extra)
+    if not isinstance(vit, VisionTransformer) or vit.cls_token is None:
+        lacks = "has no CLS token" if isinstance(vit, VisionTransformer) else "is none"
+        raise UserError(
+            f"backbone {config_name!r} cannot be used: a timm VisionTransformer with a CLS token "
+            f"is needed, and {type(vit).__name__} {lacks}"
+        )
+    if vit.dynamic_img_size:  # all images here have one size
+        vit.dynamic_img_size = False  # type: ignore[misc]
+        vit.patch_embed.flatten = True
+    return vit
+
+
+def _timm_vit(config: BackboneConfig) -> VisionTransformer:
     try:
-        vit = timm.create_model(name, pretrained=config.weights is None, num_classes=0, **extra)
+        return build_timm_vit(config.name, pretrained=config.weights is None)
+    except UserError:
+        raise
     except Exception as error:  # the hub client's errors have no common base class
         raise UserError(
             f"the weights of backbone {config.name!r} could not be fetched "
             f"({type(error).__name__}); download them elsewhere and give the file with "
             "--set backbone.weights=FILE"
         ) from error
-    if not isinstance(vit, VisionTransformer) or vit.cls_token is None:
-        raise UserError(f"backbone {config.name!r} is not a vision transformer with a CLS token")
-    if vit.dynamic_img_size:  # all images here have one size
-        vit.dynamic_img_size = False  # type: ignore[misc]
-        vit.patch_embed.flatten = True
-    return vit
 
 
 def _load_file(vit: VisionTransformer, path: Path) -> None:

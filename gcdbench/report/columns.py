@@ -7,11 +7,13 @@ tables of single datasets are not in these lists: their columns are the evaluati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, Literal, TypeVar
 
+from gcdbench.report.further_scores import GAP, HIDDEN
+from gcdbench.report.further_scores import NAMES as FURTHER
 from gcdbench.report.leaderboard import ROLES, Leaderboard, Number, Standing
 from gcdbench.report.statistics import Interval
 from gcdbench.report.titles import method_title
@@ -44,12 +46,38 @@ def shown_in(output: Output, columns: Sequence[Column[Row]]) -> list[Column[Row]
     return [column for column in columns if output in column.outputs]
 
 
+def _further(name: str) -> Callable[[Number], float]:
+    return lambda one: one.further.get(name, math.nan)
+
+
+def _further_of(split: str, name: str) -> Callable[[Mapping[str, Number]], float]:
+    return lambda splits: splits[split].further.get(name, math.nan)
+
+
 # one row per number
 NUMBERS: tuple[Column[Number], ...] = tuple(
     Column(name, attrgetter(name), ("csv", "json"))
     for name in (
         *("dataset", "set", "role", "split", "method", "planned", "seeds"),
         *("mean", "std", "low", "high", "rank", "paper", "delta", "impossible"),
+    )
+) + tuple(Column(name, _further(name), ("csv", "json")) for name in FURTHER)
+
+# one row per method and set, of All or of Old; what stands next to the accuracy of the last epoch
+FURTHER_ON_PAGE: tuple[Column[Mapping[str, Number]], ...] = tuple(
+    Column(title, _further_of(split, name), ("page",), "difference" if name == GAP else "accuracy")
+    for title, split, name in (
+        ("best epoch, selected with hidden labels", "All", HIDDEN),
+        ("its gap to the last epoch", "All", GAP),
+        ("random clusters", "All", "floor"),
+        ("adjusted for them", "All", "adjusted"),
+        ("mean over classes", "All", "balanced"),
+        ("one assignment for all domains", "All", "shared"),
+        ("old, not matched", "Old", "unmatched"),
+        ("AUROC of novelty", "All", "novelty_auroc"),
+        ("calibration error", "All", "ece"),
+        ("purity of neighbours", "All", "purity"),
+        ("error of the number of classes", "All", "classes_error"),
     )
 )
 

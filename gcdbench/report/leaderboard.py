@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ import pandas as pd
 from gcdbench.experiment.record import Record
 from gcdbench.report import paper_numbers, statistics, titles
 from gcdbench.report.collect import SPLITS, Collection
+from gcdbench.report.further_scores import further_scores
 
 Key = tuple[Any, ...]  # dataset, set, split, method
 ROLES = ("source", "shifted", "unseen", "validation")
@@ -40,6 +41,7 @@ class Number:
     paper: float = math.nan
     delta: float = math.nan  # mean - paper
     impossible: bool = False  # the paper's own All does not lie between its Old and New
+    further: Mapping[str, float] = field(default_factory=dict)  # see ``further_scores``
 
     @property
     def is_best(self) -> bool:
@@ -177,12 +179,14 @@ def _numbers(collection: Collection) -> list[Number]:
     grouped = collection.table.groupby(keys, sort=False)["accuracy"]
     values = {key: group.dropna().to_numpy() for key, group in grouped}
     bounds = _intervals(values)
+    further = further_scores(collection.records)
     numbers = []
     for number in _planned_numbers(collection):
         key = (number.dataset, number.set, number.split, number.method)
         number = _with_paper(number)
         if len(found := values.get(key, np.empty(0))):
             number = _measured(number, found, bounds.get(key, (math.nan, math.nan)))
+            number = replace(number, further=further.get(key, {}))
         numbers.append(number)
     return _with_ranks(numbers)
 

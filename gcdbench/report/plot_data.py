@@ -97,6 +97,18 @@ def losses(records: Sequence[Record]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["dataset", "method", "seed", "epoch", "loss"])
 
 
+def terms(records: Sequence[Record]) -> pd.DataFrame:
+    """Return every loss term and diagnostic by name, dataset, method, seed and epoch (from 1)."""
+    rows = [
+        (name, r.dataset, r.method, r.seed, point.epoch + 1, value)
+        for r in records
+        for point in r.curve
+        for name, value in [*point.terms.items(), *point.diagnostics.items()]
+        if value is not None
+    ]
+    return pd.DataFrame(rows, columns=["name", "dataset", "method", "seed", "epoch", "value"])
+
+
 def learning(records: Sequence[Record]) -> pd.DataFrame:
     """Return All in percent per dataset, method, seed, role and epoch, the last one included."""
     rows = []

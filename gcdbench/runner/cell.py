@@ -107,11 +107,11 @@ class CellRun:
             self._track("start", restarts=self.meter.restarts, step=done)
             self._train(resume)
             self.heartbeat.update(phase="scoring", eta=None)
-            final = self._evaluate()
+            final = self._evaluate(measure=True)
             record = self._record(final)
             if group.is_main:
                 self._tell_unreadable()
-                records.write_record(self.folder, record, final.predictions)
+                records.write_record(self.folder, record, final.predictions, final.evidence)
                 if options.keep_weights:
                     weights.keep(self.folder, self.cell.key, self.parts.model)
                 checkpoint.discard(self.folder)
@@ -199,9 +199,9 @@ class CellRun:
             log.info("%s: epoch %d of %d, loss %.3f", self.cell.label, number, epochs, loss)
             self._said = time.monotonic()
 
-    def _evaluate(self) -> Evaluation:
+    def _evaluate(self, *, measure: bool = False) -> Evaluation:
         parts = self.parts
-        return evaluate(parts.model, parts.problem, parts.encoder, parts.context)
+        return evaluate(parts.model, parts.problem, parts.encoder, parts.context, measure=measure)
 
     @property
     def _unreadable(self) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,10 @@ from gcdbench.training.frozen_features import (
     stamps,
     unpack,
 )
-from gcdbench.training.loader import Loader
+from gcdbench.training.loader import Loader, Request
 from gcdbench.training.method import FitContext, PoolFeatures
-from gcdbench.training.scores import Scores, score_predictions
+from gcdbench.training.scoring import evidence
+from gcdbench.training.scoring.scores import NO_EVIDENCE, Evidence, Scores, score_predictions
 
 
 class PoolEncoder:
@@ -144,7 +145,7 @@ class PoolEncoder:
 
     def _packed(self, chunks: Sequence[int]) -> Iterator[Tensor]:
         """Yield the packed features of chunks of images, on the device that computes them."""
-        for images in self.loader.serve([(self._parts[chunk], None) for chunk in chunks]):
+        for images in self.loader.serve([Request(self._parts[chunk]) for chunk in chunks]):
             pixels = images.to(self.device, non_blocking=True).float() / 255
             with autocast(self.device, self.mixed):
                 packed = pack(self.backbone, pixels, "tokens")
@@ -160,6 +161,7 @@ class Evaluation:
 
     scores: Scores
     predictions: dict[str, np.ndarray]  # set -> predicted cluster of its images, in order
+    evidence: Evidence = field(default_factory=dict)  # what further scores need, see ``evidence``
 
 
 def make_fit_context(encoder: PoolEncoder, seed: int) -> FitContext:
@@ -185,9 +187,17 @@ def _own_clusters(problem: Problem, encoder: PoolEncoder) -> dict[str, np.ndarra
 
 @torch.no_grad()
 def evaluate(
-    model: Composed, problem: Problem, encoder: PoolEncoder, context: FitContext
+    model: Composed,
+    problem: Problem,
+    encoder: PoolEncoder,
+    context: FitContext,
+    *,
+    measure: bool = False,
 ) -> Evaluation:
-    """Return predictions and scores; each evaluation set has its own assignment."""
+    """Return predictions and scores; each evaluation set has its own assignment.
+
+    With ``measure``, what scores of features and probabilities need is measured as well.
+    """
     model.eval()
     sets = tuple(rows.to(encoder.device) for rows in encoder.sets)
     pool = replace(encoder.compute_features(), sets=sets)
@@ -202,4 +212,33 @@ def evaluate(
     }
     if problem.cluster_unseen:
         predictions |= _own_clusters(problem, encoder)
-    return Evaluation(score_predictions(predictions, problem), predictions)
+    found = _measured(model, problem, encoder, predictions, predicted) if measure else NO_EVIDENCE
+    return Evaluation(score_predictions(predictions, problem, found), predictions, found)
+
+
+def _measured(
+    model: Composed,
+    problem: Problem,
+    encoder: PoolEncoder,
+    predictions: dict[str, np.ndarray],
+    predicted: np.ndarray,
+) -> Evidence:
+    """Return what is kept of features and probabilities."""
+    pool = encoder.compute_features()
+    chosen = torch.from_numpy(predicted).to(encoder.device)
+    found: dict[str, dict[str, np.ndarray]] = {"neighbours": {}, "silhouette": {}}
+    if "logits" in model.method.provides:
+        queries, old = pool.features[pool.queries], problem.num_old
+        values = evidence.of_probabilities(model.method.classify, queries, chosen, old)
+        places = {n: np.searchsorted(encoder.query_rows, s.rows) for n, s in problem.sets.items()}
+        found |= evidence.by_set({k: v.cpu().numpy() for k, v in values.items()}, places)
+    for name, one in problem.sets.items():
+        features = pool.features[np.searchsorted(encoder.rows, one.rows)]
+        clusters = torch.from_numpy(predictions[name])
+        found["neighbours"][name] = evidence.same_class_neighbours(
+            features, problem.labels[one.rows]
+        )
+        found["silhouette"][name] = np.array(
+            evidence.silhouette(features, clusters), dtype=np.float32
+        )
+    return found

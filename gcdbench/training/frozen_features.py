@@ -26,7 +26,7 @@ from tqdm import tqdm
 from gcdbench.data.images import Images, Unreadable
 from gcdbench.nn.backbone import Backbone, CacheDepth, Patches, Tokens, Trace
 from gcdbench.ops.random import seeded
-from gcdbench.training.loader import Loader
+from gcdbench.training.loader import Loader, Request
 from gcdbench.training.method import Batch
 
 CHUNK = 256
@@ -325,12 +325,12 @@ class BankedLoader:
         return store.get(request, whole=True)
 
     def _origin(self, trunk_key: str) -> tuple[str, ...]:
-        return self.loader.images.views.augment, digest(*self.ids), trunk_key
+        return self.loader.images.views.plain_recipe, digest(*self.ids), trunk_key
 
     def _compute(self, depth: CacheDepth, chunks: Sequence[int]) -> Iterator[Tensor]:
         """Yield the views of chunks of images."""
         parts = [self._parts[chunk].tolist() for chunk in chunks]
-        served = self.loader.serve([(self.loader.pool[p], self._views_of(p)) for p in parts])
+        served = self.loader.serve([Request(self.loader.pool[p], self._views_of(p)) for p in parts])
         for images in tqdm(
             served,
             desc="frozen features of the training images",
@@ -346,7 +346,7 @@ class BankedLoader:
 
     def _views_of(self, positions: list[int]) -> np.ndarray:
         """Return the fixed draws (V, b, numbers) of images, which depend on the image's id only."""
-        numbers = self.loader.numbers
+        numbers = self.loader.images.views.numbers("plain")
         draws = [
             torch.rand(self.number, numbers, generator=seeded("view bank", self.ids[i]))
             for i in positions

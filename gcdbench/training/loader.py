@@ -11,8 +11,9 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -30,8 +31,16 @@ MEMORY_BUDGET = 1 << 30  # bytes: resized images are kept in memory if all of th
 BLANK = 127  # grey level of an image that cannot be read
 log = logging.getLogger(__name__)
 
-Request = tuple[np.ndarray, np.ndarray | None]  # rows (b,), draws (V, b, numbers) or centre crops
+Stacked = Tensor | tuple[Tensor, ...]  # (V*b, 3, H, W), or per view if they are of several sizes
 Failure = tuple[int, str, str]  # position in the request, place of the image, reason
+
+
+class Request(NamedTuple):
+    """What a process that loads images is asked for."""
+
+    rows: np.ndarray  # (b,)
+    draws: np.ndarray | None = None  # (V, b, numbers); None: the centre crops
+    kinds: tuple[str, ...] | None = None  # of the V views; None: all of them plain
 
 
 class Resized(Dataset):
@@ -51,8 +60,8 @@ class Resized(Dataset):
             self._kept[row] = self.images.resized(row, self.views.resized)
         return self._kept[row]
 
-    def __getitem__(self, request: Request) -> tuple[Tensor, list[Failure]]:
-        rows, draws = request
+    def __getitem__(self, request: Request) -> tuple[Stacked, list[Failure]]:
+        rows, draws, kinds = request
         images, failures = [], []
         for position, row in enumerate(rows.tolist()):
             try:
@@ -62,14 +71,19 @@ class Resized(Dataset):
                 side = self.views.resized
                 images.append(np.full((side, side, 3), BLANK, dtype=np.uint8))
         if draws is None:
-            stack = [self.views.test(image) for image in images]
-        else:
-            stack = [
-                self.views.train(image, draws[view, position])
-                for view in range(len(draws))
-                for position, image in enumerate(images)
-            ]
-        return torch.from_numpy(np.stack(stack)).permute(0, 3, 1, 2), failures
+            return _stacked([self.views.test(image) for image in images]), failures
+        kinds = kinds or ("plain",) * len(draws)
+        views = [
+            [self.views.train(image, u, kind) for image, u in zip(images, draw, strict=True)]
+            for kind, draw in zip(kinds, draws, strict=True)
+        ]
+        if len({self.views.side(kind) for kind in kinds}) > 1:
+            return tuple(map(_stacked, views)), failures
+        return _stacked(list(chain.from_iterable(views))), failures
+
+
+def _stacked(views: list[np.ndarray]) -> Tensor:
+    return torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2)
 
 
 class Loader:
@@ -86,7 +100,8 @@ class Loader:
         *,
         size: int,
         batch_size: int,
-        num_views: int = 2,
+        kinds: tuple[str, ...] = ("plain", "plain"),
+        patch: int = 16,
         seed: int = 0,
         workers: int = 0,
         draws_per_epoch: int | None = None,
@@ -96,7 +111,7 @@ class Loader:
         self.pool = problem.pool
         self.labels = torch.from_numpy(problem.visible_labels)
         self.batch_size = min(batch_size, len(self.pool))
-        self.num_views = num_views
+        self.kinds = kinds
         self.seed = seed
         self.workers = workers
         self.strict = strict
@@ -104,7 +119,8 @@ class Loader:
         images, folder = problem.images, cache or os.environ.get("GCDBENCH_CACHE")
         if folder:
             images = images.cached(PixelCache(Path(folder)))
-        self.images = Resized(images, Views(size, problem.augment), sharers=max(workers, 1))
+        views = Views(size, problem.augment, problem.changes, patch)
+        self.images = Resized(images, views, sharers=max(workers, 1))
         self.unreadable: dict[str, str] = {}  # place -> reason
         self._queue = _Queue()
         self._service: DataLoader | None = None
@@ -112,38 +128,43 @@ class Loader:
     @property
     def numbers(self) -> int:
         """Number of random numbers that a training view needs."""
-        return self.images.views.numbers
+        return self.images.views.numbers(*self.kinds)
 
     def draws(self, epoch: int, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Draw an epoch: pool positions (steps, B), numbers in [0, 1) (steps, V, B, numbers)."""
         generator = seeded(self.seed, "batches", epoch)
         drawn = draw(weights, self.steps_per_epoch * self.batch_size, generator)
-        shape = (self.steps_per_epoch, self.num_views, self.batch_size, self.numbers)
+        shape = (self.steps_per_epoch, len(self.kinds), self.batch_size, self.numbers)
         crops = torch.rand(shape, generator=generator)
         return drawn.view(self.steps_per_epoch, self.batch_size), crops
 
     def epoch(self, epoch: int, weights: Tensor) -> Iterator[Batch]:
         """Yield the batches of an epoch: images drawn with replacement by their weights."""
         index, crops = self.draws(epoch, weights)
-        requests = [(self.pool[i], u) for i, u in zip(index.numpy(), crops.numpy(), strict=True)]
-        for i, (views, failures) in zip(index, self.answer(requests), strict=True):
-            views = views.unflatten(0, (self.num_views, -1))
+        requests = [
+            Request(self.pool[i], u, self.kinds)
+            for i, u in zip(index.numpy(), crops.numpy(), strict=True)
+        ]
+        for i, (stacked, failures) in zip(index, self.answer(requests), strict=True):
+            views = by_view(stacked, len(self.kinds))
             if failures:
                 rows = substitutes(len(i), [position for position, *_ in failures])
-                views, i = views[:, rows], i[rows]
-            yield Batch(views, self.labels[i], i)
+                views, i = take(views, rows), i[rows]
+            # of several sizes they are a tuple (b, 3, h, w) per view
+            yield Batch(cast("Tensor", views), self.labels[i], i)
 
     def sweep(self, rows: np.ndarray, batch_size: int = 256) -> Iterator[Tensor]:
         """Yield centre crops (b, 3, H, W) of the given rows, in order, as bytes."""
         cuts = range(batch_size, len(rows), batch_size)
-        yield from self.serve([(part, None) for part in np.split(rows, cuts)])
+        yield from self.serve([Request(part) for part in np.split(rows, cuts)])
 
     def serve(self, requests: Sequence[Request]) -> Iterator[Tensor]:
-        """Yield the views (V*b, 3, H, W) of each request: rows, and draws (V, b, numbers)."""
+        """Yield the views (V*b, 3, H, W) of each request, which are of one size."""
         for views, _ in self.answer(requests):
+            assert isinstance(views, Tensor)
             yield views
 
-    def answer(self, requests: Sequence[Request]) -> Iterator[tuple[Tensor, list[Failure]]]:
+    def answer(self, requests: Sequence[Request]) -> Iterator[tuple[Stacked, list[Failure]]]:
         """Yield the views of each request as ``serve`` does, and its unreadable images."""
         if self._queue.busy:  # persistent workers cannot serve two lists at the same time
             yield from self._answers(self._start(requests))
@@ -164,7 +185,7 @@ class Loader:
             generator=seeded(self.seed, "workers"),
         )
 
-    def _answers(self, service: DataLoader) -> Iterator[tuple[Tensor, list[Failure]]]:
+    def _answers(self, service: DataLoader) -> Iterator[tuple[Stacked, list[Failure]]]:
         for views, failures in service:
             for _, place, reason in failures:
                 if self.strict:
@@ -196,6 +217,18 @@ class _Queue:
 
     def __len__(self) -> int:
         return len(self.requests)
+
+
+def by_view(stacked: Stacked, number: int) -> Stacked:
+    """Return stacked views as (V, b, 3, H, W); those of several sizes are a tuple already."""
+    return stacked.unflatten(0, (number, -1)) if isinstance(stacked, Tensor) else stacked
+
+
+def take(views: Stacked, rows: Tensor) -> Stacked:
+    """Return some of the images of all views."""
+    if isinstance(views, Tensor):
+        return views[:, rows]
+    return tuple(view[rows] for view in views)
 
 
 def substitutes(number: int, unreadable: list[int]) -> Tensor:

@@ -279,6 +279,8 @@ class Method(nn.Module):
     # whether __init__ changes weights or modules of the backbone's frozen part: such a method gets
     # frozen features of its own, which no other cell shares
     changes_frozen: ClassVar[bool] = False
+    # "fit" or "epoch": when it asks for the features of all images, for the estimate of its cost
+    sweeps: ClassVar[str] = ""
 
     @dataclass(frozen=True)
     class Config:
@@ -347,6 +349,9 @@ class Technique(nn.Module):
     # of: logits, projection, tokens, attention (patch embedding and attention in Step.recording)
     requires: ClassVar[frozenset[str]] = frozenset()
     attention_gradient: bool = False  # whether its terms teach the recorded attention
+    # "fit" or "epoch": when it asks for the features of all images, for the estimate of its cost
+    sweeps: ClassVar[str] = ""
+    labelled_passes: ClassVar[int] = 0  # of the backbone per labelled image, besides its views
 
     @dataclass(frozen=True)
     class Config:

@@ -10,7 +10,7 @@ import numpy as np
 from gcdbench.data import feature_file
 from gcdbench.errors import UserError
 from gcdbench.ops.kmeans.api import semi_supervised_kmeans
-from gcdbench.training.scores import SetScore, score
+from gcdbench.training.scoring.scores import SetScore, score
 
 
 def evaluate(

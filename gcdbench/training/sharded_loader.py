@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from gcdbench.data.images import Unreadable
 from gcdbench.nn.parallel import ProcessGroup
-from gcdbench.training.loader import Failure, Loader, substitutes
+from gcdbench.training.loader import (
+    Failure,
+    Loader,
+    Request,
+    Stacked,
+    by_view,
+    substitutes,
+    take,
+)
 from gcdbench.training.method import Batch
 
 
@@ -18,8 +27,8 @@ class LocalError(RuntimeError):
 
 
 def _own(
-    answers: Iterator[tuple[Tensor, list[Failure]]],
-) -> Iterator[tuple[Tensor, list[Failure]]]:
+    answers: Iterator[tuple[Stacked, list[Failure]]],
+) -> Iterator[tuple[Stacked, list[Failure]]]:
     try:
         yield from answers
     except Unreadable as error:  # the images are in this process's part of the batch
@@ -39,14 +48,22 @@ class ShardedLoader:
         index, draws = loader.draws(epoch, weights)
         mine = group.rows(loader.batch_size)
         requests = [
-            (loader.pool[i[mine].numpy()], u[:, mine].numpy())
+            Request(loader.pool[i[mine].numpy()], u[:, mine].numpy(), loader.kinds)
             for i, u in zip(index, draws, strict=True)
         ]
         for i, (part, failures) in zip(index, _own(loader.answer(requests)), strict=True):
-            views = part.unflatten(0, (loader.num_views, -1)).transpose(0, 1).to(self.device)
             unreadable = torch.zeros(len(mine), dtype=torch.uint8)
             unreadable[[position for position, *_ in failures]] = 1
-            views = group.gather(views, loader.batch_size).transpose(0, 1)
+            views = self._gather(by_view(part, len(loader.kinds)))
             bad = group.gather(unreadable.to(self.device), loader.batch_size).nonzero().flatten()
             rows = substitutes(len(i), bad.tolist())
-            yield Batch(views[:, rows.to(self.device)], loader.labels[i[rows]], i[rows])
+            views = take(views, rows.to(self.device))
+            yield Batch(cast("Tensor", views), loader.labels[i[rows]], i[rows])
+
+    def _gather(self, views: Stacked) -> Stacked:
+        """Return the views of all processes."""
+        size = self.loader.batch_size
+        if isinstance(views, Tensor):
+            mine = views.transpose(0, 1).to(self.device)
+            return self.group.gather(mine, size).transpose(0, 1)
+        return tuple(self.group.gather(view.to(self.device), size) for view in views)

@@ -19,6 +19,7 @@ from gcdbench.plugin import UNLABELLED, Clock, FitContext, Model, Task, Techniqu
 
 class CL(Technique):
     paper: ClassVar[str] = "Curriculum Learning, ICML 2009"
+    sweeps: ClassVar[str] = "fit"
 
     @dataclass(frozen=True)
     class Config:

@@ -28,6 +28,7 @@ from gcdbench.plugin import (
 
 class Curriculum(Technique):
     paper: ClassVar[str] = "https://arxiv.org/abs/2408.04591"
+    sweeps: ClassVar[str] = "fit"
 
     @dataclass(frozen=True)
     class Config:

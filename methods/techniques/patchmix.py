@@ -44,6 +44,7 @@ from gcdbench.plugin import (
 
 class PatchMix(Technique):
     paper: ClassVar[str] = "https://arxiv.org/abs/2408.04591"
+    labelled_passes: ClassVar[int] = 2
     requires: ClassVar[frozenset[str]] = frozenset({"logits", "projection", "tokens", "attention"})
 
     @dataclass(frozen=True)

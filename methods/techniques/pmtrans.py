@@ -43,6 +43,7 @@ from gcdbench.plugin import (
 
 class PMTrans(Technique):
     paper: ClassVar[str] = "https://arxiv.org/abs/2303.13434"
+    labelled_passes: ClassVar[int] = 1
     requires: ClassVar[frozenset[str]] = frozenset({"logits", "tokens", "attention"})
 
     @dataclass(frozen=True)

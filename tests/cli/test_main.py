@@ -97,7 +97,7 @@ def test_a_plan_without_data_has_costs_and_no_keys_and_a_run_is_refused(tmp_path
     assert all(row["images"] > 1000 for row in json.loads(out))
     assert err.count("data not there: ") == 1
     assert main(["plan", *cells]) == 0
-    assert "to do: " in capsys.readouterr().out
+    assert "2 cells, 0 done; " in capsys.readouterr().out
     assert main(["run", *cells]) == 2
 
 

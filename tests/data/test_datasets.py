@@ -56,7 +56,7 @@ def test_domainnet_reads_the_official_lists_as_it_reads_the_folders(trees):
         problem("domainnet", trees.root, listing="lists").fingerprint
         == problem("domainnet", trees.root, listing="folders").fingerprint
     )
-    (folder / "real_test.txt").write_text("real/zebra/real_344_000001.jpg 12\n")
+    (folder / "real_test.txt").write_text("real/dodo/real_344_000001.jpg 12\n")
     registry.load("dataset", "domainnet")
     sys.modules["gcdbench.data.datasets.domainnet"]._from_lists.cache_clear()
     with pytest.raises(UserError, match=r"real_test.txt, line 1: not an image of a known class"):

@@ -10,8 +10,9 @@ from helpers.data_verbs import call, problem
 from PIL import Image
 
 from gcdbench.data.datasets import domainnet
-from gcdbench.data.folders import image_files, passed_over
+from gcdbench.data.folders import class_images, image_files, passed_over
 from gcdbench.data.images import FileImages, Unreadable
+from gcdbench.data.lists import missing_files
 from gcdbench.errors import UserError
 
 TRAPS = (".thumbs/cat/1.jpg", "__MACOSX/cat/1.jpg", ".ipynb_checkpoints/1.jpg", "._1.jpg", ".x.png")
@@ -33,6 +34,22 @@ def test_hidden_and_system_entries_are_no_images(trees):
     found = passed_over(trees.root / "mine")
     assert {"__MACOSX/", ".thumbs/", "a/.ipynb_checkpoints/", "a/._1.jpg"} <= set(found)
     assert {"a/1.gif", "a/Thumbs.db"} <= set(found)
+
+
+def test_links_are_followed_but_not_in_loops(trees):
+    for name in ("a/1.jpg", "b/2.jpg", "c/3.jpg"):
+        trees.image(f"mine/{name}")
+    mine = trees.root / "mine"
+    (mine / "a/up").symlink_to(mine)
+    (mine / "a/other").symlink_to(mine / "b")
+    (mine / "b/back").symlink_to(mine / "a")
+    (mine / "c/nowhere.jpg").symlink_to(mine / "gone.jpg")
+    assert image_files(mine / "a") == ["1.jpg", "other/2.jpg"]
+    assert class_images(mine) == [
+        *("a/1.jpg", "a/other/2.jpg", "b/2.jpg", "b/back/1.jpg"),
+        *("c/3.jpg", "c/nowhere.jpg"),
+    ]
+    assert missing_files(FileImages(mine, class_images(mine))) == [5]
 
 
 @pytest.mark.parametrize(

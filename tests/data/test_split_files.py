@@ -95,6 +95,29 @@ def test_a_split_of_another_code_base_needs_three_columns_only(trees, tmp_path, 
     assert {n: (s.role, len(s.rows)) for n, s in found.sets.items()} == {"all": ("source", 6)}
 
 
+FOREIGN = {
+    "other names": "filename,species,split\na/1.png,ant,labeled\na/2.png,bee,UNLABELED\n",
+    "semicolons": "Path; Class; Role\na/1.png; ant; labelled\na/2.png; bee; unlabelled\n",
+    "backslashes": "path,class,role\r\n.\\a\\1.png,ant,labelled\r\na\\2.png,bee,unlabelled\r\n",
+    "unknown columns": "x,path,label,role\n3,a/1.png,ant,labelled\n4,./a//2.png,bee,unlabelled\n",
+    "columns": '{"path": ["a/1.png", "a/2.png"], "class": {"0": "ant", "1": "bee"}, '
+    '"role": ["labelled", "unlabelled"]}',
+    "lists by role": '{"labelled": [{"path": "a/1.png", "class": "ant"}], '
+    '"unlabelled": [{"image": "a/2.png", "category": "bee"}]}',
+}
+
+
+@pytest.mark.parametrize("text", FOREIGN.values(), ids=FOREIGN)
+def test_splits_of_other_code_bases_are_read_as_they_are(trees, text):
+    trees.image("a/1.png")
+    trees.image("a/2.png")
+    (trees.root / "theirs").write_text(text, encoding="utf-8-sig", newline="")
+    found = problem("listed", trees.root, file="theirs")
+    assert (found.classes, found.num_old) == (("ant", "bee"), 1)
+    assert (found.labelled.tolist(), found.unlabelled.tolist()) == ([0], [1])
+    assert found.images.open(1).size == (48, 36)
+
+
 def test_domains_of_a_foreign_split_become_sets(trees, tmp_path):
     lines = ["path\tclass\trole\tdomain"]
     for domain, role in (("a", "labelled"), ("a", "unlabelled;scored"), ("b", "scored")):
@@ -115,6 +138,10 @@ def test_domains_of_a_foreign_split_become_sets(trees, tmp_path):
         ("path,class,role\nb.png,ant,labelled\n", "1 of 1 images are not in .* is b.png"),
         ("path,class,role\na.png,ant,labelled\na.png,bee,scored\n", "a.png is listed twice"),
         ("path,class,role\n", "no image is listed"),
+        ("", "no image is listed"),
+        ("photo,kind\n", "line 1: no column 'path' among 'photo', 'kind'; a split has path"),
+        ("path,class,role\na.png,ant,labelled,x\n", "line 2: more values than there are columns"),
+        ("path,class,role\na.png,ant,labelled\n", "no image has the role unlabelled"),
         ('{"images": 3}', "not a split in JSON"),
         ("path,class,role,label\na.png,ant,labelled,x\n", "line 2: label 'x' is no class number"),
     ],

@@ -198,7 +198,7 @@ def test_lists_that_disagree_are_refused(trees):
     folder = trees.cub()
     lines = (folder / "train_test_split.txt").read_text().splitlines()
     (folder / "train_test_split.txt").write_text("\n".join(lines[:-1]))
-    with pytest.raises(UserError, match="name different images"):
+    with pytest.raises(UserError, match=r"train_test_split.txt: image 600 of images.txt"):
         problem("cub", trees.root)
 
 

@@ -109,9 +109,9 @@ def test_a_dataset_touches_its_own_cells(copy):
 
 
 def test_a_new_score_leaves_records_valid_and_changes_the_version_of_scores(copy):
-    assert changed(copy, "gcdbench/training/scores.py", r"    return ", "    0\n    return ") == {
-        "scores"
-    }
+    assert changed(
+        copy, "gcdbench/training/scoring/scores.py", r"    return ", "    0\n    return "
+    ) == {"scores"}
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,69 @@ def test_later_layers_win(suite):
     assert (changed.train.lr, changed.method_config["sup_weight"]) == (0.9, 0.1)
 
 
+PRESETS = """
+backbone: {name: embedded}
+methods:
+  legogcd: {config: {threshold: 0.6}, presets: {released: {train: {lr: 0.2}}}}
+  hilo: {presets: {released: {train: {batch_size: 150}, techniques: {mcc: {scale: 0.1}}}}}
+datasets:
+  a:
+    source: drawshift
+    methods:
+      legogcd: {presets: {released: {config: {preset: cars, old_weight: 3.0}, backbone: {train_blocks: 2}}}}
+"""  # noqa: E501
+
+
+def test_a_suite_says_what_a_preset_means_on_its_datasets(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(PRESETS)
+
+    def cell(method, **given):
+        name = method.partition("+")[0]
+        request = Request(str(path), methods=(method,), assignments={name: given} if given else {})
+        return make_cells(request)[0]
+
+    plain = cell("legogcd")
+    assert (plain.train.lr, plain.backbone.train_blocks) == (0.1, 1)
+    assert plain.method_config["preset"] == "ours"
+    lego = cell("legogcd", preset="released")
+    assert (lego.train.lr, lego.backbone.train_blocks) == (0.2, 2)
+    chosen = ("preset", "old_weight", "entropy_weight", "threshold")
+    # the suite's own value of the threshold lies over the method's preset for cars
+    assert [lego.method_config[name] for name in chosen] == ["cars", 3.0, 1.0, 0.6]
+    assert cell("legogcd", preset="released", old_weight=5.0).method_config["old_weight"] == 5.0
+    hilo = cell("hilo+mcc", preset="released")
+    assert hilo.train.batch_size == 150
+    assert hilo.technique_configs["mcc"]["scale"] == 0.1
+    assert cell("hilo+mcc").technique_configs["mcc"]["scale"] == 1.0
+
+
+def test_a_preset_of_a_suite_is_checked(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(PRESETS.replace("batch_size: 150", "batch: 150"))
+    with pytest.raises(UserError, match="batch"):
+        make_cells(
+            Request(str(path), methods=("hilo",), assignments={"hilo": {"preset": "released"}})
+        )
+    path.write_text(PRESETS.replace("released: {train: {b", "released: {trains: {b"))
+    with pytest.raises(UserError, match=r"trains.*methods\.hilo\.presets\.released"):
+        make_cells(Request(str(path), methods=("hilo",)))
+
+
+def test_every_preset_of_the_projects_suites_can_be_chosen():
+    found = 0
+    for name in suites():
+        suite = Suite.load(name)
+        for entry in (suite.data, *suite.datasets.values()):
+            for method, settings in entry.get("methods", {}).items():
+                for preset in settings.get("presets", {}):
+                    given = {method: {"preset": preset}}
+                    spec = f"{method}+mcc" if method == "hilo" else method
+                    assert make_cells(Request(name, methods=(spec,), assignments=given))
+                    found += 1
+    assert found > 5
+
+
 def test_a_methods_own_defaults_are_below_the_suite(suite):
     gcd = make_cells(Request(suite, methods=("gcd",)))[0]
     assert gcd.train.decay == "all"

@@ -205,7 +205,8 @@ def _epoch(
             name: SplitAccuracies(one.all * share, one.old * share, one.new * share)
             for name, one in sets.items()
         }
-    return CurvePoint(number, 0.1 * (1 - number / epochs), terms, measured)
+    watched = {"predicted_new": number / epochs}
+    return CurvePoint(number, 0.1 * (1 - number / epochs), terms, measured, watched)
 
 
 def with_corruptions(made: Record) -> Record:

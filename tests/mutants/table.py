@@ -383,7 +383,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("    model.eval()\n", ""),
         ],
     },
-    "gcdbench/training/scores.py": {
+    "gcdbench/training/scoring/scores.py": {
         METRICS: [
             ('"old_to_new": is_old & ~said_old', '"old_to_new": is_old & said_old'),
             ('ratio(errors["new_to_old"], n - n_old)', 'ratio(errors["new_to_old"], n)'),

@@ -177,5 +177,5 @@ def test_an_unknown_backbone_is_refused():
 
 
 def test_a_backbone_without_cls_token_is_refused():
-    with pytest.raises(UserError, match="not a vision transformer with a CLS token"):
+    with pytest.raises(UserError, match="a timm VisionTransformer with a CLS token is needed"):
         load_backbone(BackboneConfig("resnet18", weights="unused"))

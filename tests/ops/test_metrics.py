@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from gcdbench.ops.metrics import accuracies
-from gcdbench.training import scores
-from gcdbench.training.scores import SetScore, aggregate, score
+from gcdbench.training.scoring import scores
+from gcdbench.training.scoring.scores import SetScore, aggregate, score
 
 CASES = json.loads((GOLDEN / "gcd_acc.json").read_text())
 NUM_OLD = 3

@@ -10,6 +10,7 @@ import pytest
 from helpers.synthetic_records import collection
 from PIL import Image
 
+from gcdbench.errors import UserError
 from gcdbench.report import plot_data, plots
 from gcdbench.report.collect import Place
 from gcdbench.report.leaderboard import make_leaderboard
@@ -129,6 +130,26 @@ def test_curves_end_in_the_recorded_accuracy(board):
     ]
     assert rows["epoch"].to_list() == [2, 4, 6, 8]
     assert rows["accuracy"].iloc[-1] == pytest.approx(100 * record.sets["line"].all)
+
+
+def test_terms_and_diagnostics_have_panels_of_their_own(board):
+    figure = PLOTS["curves"].draw(board, terms=["distil", "predicted_new"])
+    assert [axis.get_ylabel() for axis in figure.axes[:: len(board.collection.datasets)]] == [
+        "distil",
+        "predicted new",
+    ]
+    record = board.collection.records[0]
+    table = plot_data.terms(board.collection.records)
+    rows = table[
+        (table["name"] == "distil")
+        & (table["method"] == record.method)
+        & (table["dataset"] == record.dataset)
+        & (table["seed"] == record.seed)
+    ]
+    assert rows["value"].to_list() == [point.terms["distil"] for point in record.curve]
+    assert set(table["name"]) == {*record.curve[0].terms, "predicted_new"}
+    with pytest.raises(UserError, match="--terms"):
+        PLOTS["curves"].draw(board, terms=["distill"])
 
 
 def test_a_plot_without_data_says_what_is_missing(board, tmp_path):

@@ -141,18 +141,19 @@ def test_the_table_ends_with_counts():
 def test_a_plan_counts_images_and_takes_the_time_from_records(made):
     toy = made.elsewhere("recorded")
     (record,) = (record for _, record in records.read_all(toy.results))
-    scored = sum(s.n for s in record.sets.values())
+    swept = record.problem.labelled + record.problem.unlabelled
     longer = toy.cell(train={"epochs": 10 * EPOCHS})
-    estimate = CostModel([record]).estimate(longer)
-    assert estimate.images == 2 * 10 * EPOCHS * STEPS * BATCH + scored
-    per_image = record.timing.wall_seconds / (2 * EPOCHS * STEPS * BATCH + scored)
+    estimate = CostModel([record], "cpu").estimate(longer)
+    assert estimate.images == 2 * 10 * EPOCHS * STEPS * BATCH + swept
+    per_image = record.timing.wall_seconds / (2 * EPOCHS * STEPS * BATCH + swept)
     assert estimate.seconds == pytest.approx(per_image * estimate.images)
     assert estimate.basis == "by 1 record of this method"
-    assert CostModel([record]).estimate(toy.cell("gcd")).basis == "by 1 record of other methods"
+    other = CostModel([record], "cpu").estimate(toy.cell("gcd"))
+    assert other.basis == "by 1 record of other methods"
 
 
 def test_where_nothing_similar_is_recorded_a_plan_counts_images_and_tells_no_time(toy):
-    estimate = CostModel([]).estimate(toy.cell())
+    estimate = CostModel([], "cpu").estimate(toy.cell())
     assert estimate.images > 0
     assert (estimate.seconds, estimate.basis) == (None, "nothing like it is recorded")
 
@@ -167,19 +168,27 @@ def test_a_record_of_older_scores_counts_as_done_and_says_so(made, toy):
     assert look(toy).detail.endswith("; scored by other code (gcdbench results rescore)")
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_plan_prints_costs(made, capsys, as_json):
+@pytest.mark.parametrize("form", ["", "cells", "json"])
+def test_plan_prints_costs(made, capsys, form):
     toy = made.elsewhere("recorded")
-    arguments = argparse.Namespace(results=toy.results, json=as_json)
+    flags = {"json": form == "json", "cells": form == "cells", "on": "cpu"}
+    arguments = argparse.Namespace(results=toy.results, **flags)
     assert commands.plan(arguments, toy.request("simgcd", "gcd")) == 0
     text = capsys.readouterr().out
-    if as_json:
+    if form == "json":
         assert [row["done"] for row in json.loads(text)] == [True, False]
-    else:
-        done, to_do, total = text.splitlines()
+    elif form == "cells":
+        _, done, to_do, total, _ = text.splitlines()
         assert done.endswith("done")
-        assert "(by 1 record of other methods)" in to_do
-        assert total.startswith("2 cells, 1 done; about ")
+        assert to_do.endswith("by 1 record of other methods")
+        assert total == "2 cells, 1 done"
+    else:
+        _, done, to_do, _, total, basis = text.splitlines()
+        assert done.split() == ["toy", "simgcd", "1", "1", "-", "-", "-", "-"]
+        assert to_do.split()[:4] == ["toy", "gcd", "1", "0"]
+        assert total.startswith("2 cells, 1 done; ")
+        assert " on one cpu" in total
+        assert basis.startswith("cpu: from records made on it")
 
 
 def test_status_prints_states_for_programs(made, capsys):

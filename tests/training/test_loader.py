@@ -18,7 +18,9 @@ from gcdbench.data.corrupted import CorruptedImages, Recipe
 from gcdbench.data.images import ArrayImages, FileImages, JoinedImages, Unreadable, ZipImages
 from gcdbench.data.pixel_cache import PixelCache
 from gcdbench.data.problem import EvalSet, Problem
-from gcdbench.data.views import Views, recolour, to_hsv, to_rgb
+from gcdbench.data.views import Views
+from gcdbench.data.views.colour import to_hsv, to_rgb
+from gcdbench.data.views.kinds import recolour
 from gcdbench.errors import UserError
 from gcdbench.training.loader import Loader, substitutes
 
@@ -175,7 +177,7 @@ def test_a_tenth_of_the_jittered_views_is_grey():
 
 
 def test_the_wrong_number_of_draws_is_refused():
-    with pytest.raises(ValueError, match="a jitter view takes 9 numbers, not 3"):
+    with pytest.raises(ValueError, match="a plain view takes 9 numbers, not 3"):
         Views(8, "jitter").train(np.zeros((9, 9, 3), dtype=np.uint8), (0.1, 0.2, 0.3))
 
 

@@ -15,8 +15,8 @@ from gcdbench.experiment import heartbeat, records
 from gcdbench.experiment.key import key_of, score_version
 from gcdbench.experiment.plan import Request, make_cells
 from gcdbench.experiment.record import SetScores, part
-from gcdbench.training.rescore import rescore
-from gcdbench.training.scores import score_predictions
+from gcdbench.training.scoring.rescore import rescore
+from gcdbench.training.scoring.scores import score_predictions
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,9 @@ import numpy as np
 
 from gcdbench.cli.data._common import say, suite_datasets, suite_problem
 from gcdbench.cli.data.verify import Remarking
-from gcdbench.data.problem import Problem
+from gcdbench.data.images import FileImages
+from gcdbench.data.lists import missing_files
+from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.problem import log as warnings
 
 COLUMNS = (
@@ -32,9 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Print labelled and unlabelled images, classes and domains of each dataset."""
     datasets = suite_datasets(arguments.suite, arguments.data_root, arguments.datasets)
     with _said_once(warnings):
-        for dataset in datasets.values():  # what verify calls strange
-            for remark in dataset.remarks() if isinstance(dataset, Remarking) else ():
-                warnings.warning("%s", remark)
+        for dataset in datasets.values():
+            for fault in _faults(dataset):
+                warnings.warning("%s", fault)
         rows = [
             count(suite_problem(arguments.suite, name, arguments.data_root)[0]) for name in datasets
         ]
@@ -68,6 +70,19 @@ def count(problem: Problem) -> dict[str, Any]:
         "sets": {name: len(s.rows) for name, s in problem.sets.items()},
         "notes": problem.notes,
     }
+
+
+def _faults(dataset: Dataset) -> Iterator[str]:
+    """Yield what verify calls strange or missing; no image is opened."""
+    if isinstance(dataset, Remarking):
+        yield from dataset.remarks()
+    for part, images in dataset.parts().items():
+        missing = missing_files(images) if isinstance(images, FileImages) else []
+        if missing:
+            yield (
+                f"{dataset.title}: {len(missing):,} of {len(images):,} images of {part} are "
+                f"missing, the first is {images.place(missing[0])}"
+            )
 
 
 @contextmanager

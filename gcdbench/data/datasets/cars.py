@@ -120,7 +120,7 @@ or train/<class>/<number>.jpg and test/<class>/<number>.jpg
             if not folder.is_dir():
                 continue
             yield folder
-            inner = [folder / name for name in subfolders(folder)] if folder != self.root else []
+            inner = [folder / name for name in subfolders(folder)]
             yield from inner
             for one in inner:
                 if one.name not in ("train", "test", "cars_train", "cars_test", "car_ims"):
@@ -144,7 +144,9 @@ def _kind(folder: Path) -> str:
 def _annotations(folder: Path, name: str) -> Path | None:
     """Return a file of the devkit, wherever a re-pack put it; browsers add (1) to its name."""
     for place in DEVKITS:
-        found = sorted((folder / place).glob(f"{name.removesuffix('.mat')}*.mat"))
+        if (folder / place / name).is_file():
+            return folder / place / name
+        found = sorted((folder / place).glob(f"{name.removesuffix('.mat')} (*).mat"))
         if found:
             return found[0]
     return None
@@ -170,10 +172,7 @@ def _from_devkit(folder: Path, part: str) -> _ssb.Part:
         )
     rows = _table(path, "fname", "class")
     names = [str(name) for name, _ in rows]
-    images = folder / f"cars_{part}"
-    if (images / f"cars_{part}").is_dir():  # a mirror nests the folder in one of the same name
-        images = images / f"cars_{part}"
-    files = FileImages(images, [f"cars/{part}/{n}" for n in names], names)
+    files = FileImages(_inner(folder, f"cars_{part}"), [f"cars/{part}/{n}" for n in names], names)
     return _ssb.Part(files, _numbers(path, [number for _, number in rows]), path)
 
 
@@ -182,8 +181,14 @@ def _from_all(folder: Path, is_test: bool) -> _ssb.Part:
     rows = _table(path, "relative_im_path", "class", "test")
     rows = [row for row in rows if bool(row[2]) == is_test]
     names = [str(name).rpartition("/")[2] for name, _, _ in rows]
-    files = FileImages(folder / "car_ims", [f"cars/car_ims/{n}" for n in names], names)
+    files = FileImages(_inner(folder, "car_ims"), [f"cars/car_ims/{n}" for n in names], names)
     return _ssb.Part(files, _numbers(path, [number for _, number, _ in rows]), path)
+
+
+def _inner(folder: Path, name: str) -> Path:
+    """Return a folder of images; mirrors nest it in one of the same name."""
+    nested = folder / name / name
+    return nested if nested.is_dir() else folder / name
 
 
 def _numbers(path: Path, values: list[Any]) -> np.ndarray:

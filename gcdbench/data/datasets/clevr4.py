@@ -38,7 +38,7 @@ class Clevr4(Dataset):
 
     title: ClassVar[str] = "CLEVR-4"
     homepage: ClassVar[str] = "https://www.robots.ox.ac.uk/~vgg/data/clevr4/"
-    disk: ClassVar[str] = "2 GB"
+    disk: ClassVar[str] = "3.8 GB"
     folders: ClassVar[tuple[str, ...]] = (
         "clevr_4_10k",
         "clevr_4_10k_v1",
@@ -52,7 +52,11 @@ class Clevr4(Dataset):
 clevr_4_annots.json
 images/<name>.png"""
     archives: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("https://thor.robots.ox.ac.uk/clevr4/clevr_4_10k_v1.zip", ""),
+        (
+            "https://thor.robots.ox.ac.uk/clevr4/clevr_4_10k_v1.zip",
+            "sha512:769465d90b6550a242f6d5940b52f2e0944c65af09e17e6f3f2cb65701af66057"
+            "ab06485b2194fa9d8932e03a03e87b3fadece43049e1af1ddd9f8e4990ed19a",
+        ),
     )
     unpack: ClassVar[str] = "clevr_4_10k"
 
@@ -101,9 +105,13 @@ images/<name>.png"""
         path = folder / ANNOTATIONS
         try:
             read = json.loads(path.read_text(encoding="utf-8-sig"))
-            chosen = {n: f for n, f in sorted(read.items()) if f.get("split", "train") == "train"}
+            listed = sorted(read.items())
         except (OSError, ValueError, AttributeError) as error:
             raise UserError(f"{path}: not the annotations of CLEVR-4 ({error})") from error
+        for image, facts in listed:
+            if not isinstance(facts, dict):
+                raise UserError(f"{path}: image {image} has {facts!r} instead of its annotations")
+        chosen = {name: facts for name, facts in listed if facts.get("split", "train") == "train"}
         if not chosen:
             raise UserError(f"{path}: no image of the part 'train' is annotated; fetch it again")
         return folder, chosen

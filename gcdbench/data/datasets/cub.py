@@ -68,14 +68,17 @@ images/<class>/<image>.jpg"""
         lists = ("images.txt", "image_class_labels.txt", "train_test_split.txt")
         folder = self.locate(*lists, "images")
         paths, numbers, flags = (_column(folder / name) for name in lists)
-        if not paths.keys() == numbers.keys() == flags.keys():
-            raise UserError(f"{folder}: images.txt and the other lists name different images")
+        for name, column in zip(lists[1:], (numbers, flags), strict=True):
+            if column.keys() != paths.keys():
+                image = min(column.keys() ^ paths.keys(), key=int)
+                lacking, other = (name, lists[0]) if image in paths else (lists[0], name)
+                raise UserError(f"{folder / lacking}: image {image} of {other} is not in this list")
         classes = folder / "classes.txt"
         named = _column(classes) if classes.is_file() else {}
         _check(folder / lists[1], numbers, lambda value: value.isdecimal(), "a class number")
         _check(folder / lists[2], flags, lambda value: value in ("0", "1"), "0 (test) or 1")
         check_once(list(paths.values()), str(folder / lists[0]))
-        keys = sorted(paths, key=int)
+        keys = list(paths)  # in the order of images.txt, as released codes read it
         names = [paths[key] for key in keys]
         labels = np.array([int(numbers[key]) - 1 for key in keys], dtype=np.int64)
         train = np.array([flags[key] == "1" for key in keys], dtype=bool)

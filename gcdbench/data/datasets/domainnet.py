@@ -12,7 +12,7 @@ from gcdbench.data.datasets._assemble import Labelled, check_domains, domain_pro
 from gcdbench.data.folders import image_files, subfolders
 from gcdbench.data.images import FileImages, Images
 from gcdbench.data.lists import check_once, text_lines
-from gcdbench.data.problem import Dataset, Problem
+from gcdbench.data.problem import Dataset, Problem, log
 from gcdbench.data.splits import class_file, class_ids
 from gcdbench.errors import UserError
 
@@ -188,7 +188,7 @@ def _from_lists(folder: Path, domain: str) -> list[str]:
     paths = []
     for part in ("train", "test"):
         path = folder / f"{domain}_{part}.txt"
-        lines = text_lines(path)
+        lines, other = text_lines(path), []
         if not any(lines):
             raise UserError(f"{path}: no image is listed there; fetch it again")
         for row, line in enumerate(lines, start=1):
@@ -196,9 +196,17 @@ def _from_lists(folder: Path, domain: str) -> list[str]:
                 continue
             image, _, label = line.strip().rpartition(" ")
             steps = image.split("/")
-            if len(steps) != 3 or steps[0] != domain or str(number.get(steps[1])) != label:
+            if len(steps) != 3 or steps[0] != domain or steps[1] not in number:
                 raise UserError(f"{path}, line {row}: not an image of a known class: {line!r}")
+            if label != str(number[steps[1]]):
+                other.append(f"line {row} {label!r} instead of {number[steps[1]]}")
             paths.append(image)
+        if other:
+            log.warning(
+                "%s: %d lines have other class numbers than the official list, the first is %s; "
+                "the folder's name says the class",
+                *(path, len(other), other[0]),
+            )
     check_once(paths, f"{folder / domain}_train.txt and {domain}_test.txt")
     rank = {name: i for i, name in enumerate(class_file("domainnet")["folders"])}
     return sorted(paths, key=lambda image: (rank[image.split("/")[1]], image))

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from gcdbench.data.class_splits import class_order
 from gcdbench.data.datasets._assemble import Labelled, check_num_old, domain_problem
-from gcdbench.data.folders import image_files, subfolders
+from gcdbench.data.folders import class_images, empty_folders, image_files, subfolders
 from gcdbench.data.images import FileImages, Images
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.splits import class_file, class_ids
@@ -80,20 +80,29 @@ class Folder(Dataset):
         }
 
     def remarks(self) -> list[str]:
-        """Return a sentence about images that belong to no class."""
+        """Return sentences about classes without images and images without a class."""
         folder = self._folder()
+        empty = empty_folders(folder)
+        found = [f"{folder / domain}: no image of this domain" for domain in empty]
+        found += [
+            f"{folder / domain / name}: no image of this class"
+            for domain in subfolders(folder)
+            for name in empty_folders(folder / domain)
+            if domain not in empty
+        ]
         stray = [path for path in image_files(folder) if path.count("/") < 2]
-        if not stray:
-            return []
-        return [f"{folder}: {len(stray)} images not in <domain>/<class>/, the first is {stray[0]}"]
+        if stray:
+            found.append(
+                f"{folder}: {len(stray)} images not in <domain>/<class>/, the first is {stray[0]}"
+            )
+        return found
 
     def _folder(self) -> Path:
         """Return the folder of the domains: under another spelling, or one folder further down."""
         given = Path(self.config.path).expanduser()
         folder = (self.root or Path()) / given
         if not folder.is_dir() and self.root is not None and self.root.is_dir():
-            alike = [n for n in subfolders(self.root) if _bare(n) == _bare(self.config.path)]
-            folder = self.root / alike[0] if alike else folder
+            folder = self._alike() or folder
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; it should hold <domain>/<class>/<image>")
         source = _bare(self.config.source)
@@ -102,6 +111,15 @@ class Folder(Dataset):
                 if source in map(_bare, subfolders(folder / inner)) and self._nested(folder, inner):
                     return folder / inner
         return folder
+
+    def _alike(self) -> Path | None:
+        """Return the folder under another spelling, or an archive's longer name for it."""
+        assert self.root is not None
+        names, wanted = subfolders(self.root), _bare(self.config.path)
+        same = [name for name in names if _bare(name) == wanted]
+        longer = [n for n in names if _bare(n).startswith(wanted) and self._nested(self.root, n)]
+        found = same or (longer if len(longer) == 1 else [])
+        return self.root / found[0] if found else None
 
     def _nested(self, folder: Path, inner: str) -> bool:
         """Tell whether the domains are one folder further down, and not the classes."""
@@ -121,7 +139,7 @@ class Folder(Dataset):
         folder = self._folder()
         listed: dict[str, list[str]] = {}
         for domain, inside in self._domains(folder).items():
-            paths = [f"{domain}/{path}" for path in image_files(folder / inside) if "/" in path]
+            paths = [f"{domain}/{path}" for path in class_images(folder / inside)]
             if paths:
                 listed[domain] = paths
         if not listed:

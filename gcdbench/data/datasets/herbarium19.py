@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from gcdbench.data.class_splits import class_order
 from gcdbench.data.datasets._assemble import Labelled, corrupted_problem
-from gcdbench.data.folders import image_files, subfolders
+from gcdbench.data.folders import class_images, empty_folders, stray_images, subfolders
 from gcdbench.data.images import FileImages, Images
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.splits import class_file, class_ids
@@ -54,8 +54,8 @@ herbarium_19_class_splits.pkl, if you have GCD's list of old classes"""
                 f"{folder / 'small-train'}: {len(names)} classes instead of {NUM_CLASSES} (unpack "
                 "it again)"
             )
-        old, note = self._old(folder)
-        published = [*old, *(c for c in range(NUM_CLASSES) if c not in set(old))]
+        old, new, note = self._published(folder)
+        published = [*old, *new]
         number = self.config.class_split
         order, other = class_order("herbarium19", number, len(old), published)
         classes = [names[c] for c in order]  # a class number is the rank of the folder's name
@@ -80,19 +80,29 @@ herbarium_19_class_splits.pkl, if you have GCD's list of old classes"""
     def parts(self) -> dict[str, Images]:
         """Return the training images."""
         folder = self.locate("small-train") / "small-train"
-        listed = image_files(folder)
+        listed = class_images(folder)
         return {"train": FileImages(folder, [f"herbarium19/{path}" for path in listed], listed)}
 
-    def _old(self, folder: Path) -> tuple[list[int], str]:
-        """Return the old classes, of the released list if it is there, and what to note."""
+    def remarks(self) -> list[str]:
+        """Return sentences about classes without images and images without a class."""
+        folder = self.locate("small-train") / "small-train"
+        found = [f"{folder / name}: no image of this class" for name in empty_folders(folder)]
+        if stray := stray_images(folder):
+            found += [f"{folder}: {len(stray)} images of no class, the first is {stray[0]}"]
+        return found
+
+    def _published(self, folder: Path) -> tuple[list[int], list[int], str]:
+        """Return old and new classes, of the released list if it is there, and what to note."""
         own = class_file("herbarium19")
-        for path in (folder / RELEASED, folder / "ssb_splits" / RELEASED):
+        places = (folder, self.root or folder)
+        for path in (p / inside / RELEASED for p in places for inside in (".", "ssb_splits")):
             if path.is_file():
-                old = _released(path)
-                if sorted(old) != sorted(own["old"]):
-                    digest = hashlib.sha256(str(old).encode()).hexdigest()[:8]
-                    return old, f"herbarium19, {RELEASED} ({digest})"
-        return own["old"], f"herbarium19 {own['version']}"
+                old, new = _released(path)
+                if sorted(old) == sorted(own["old"]):
+                    break
+                digest = hashlib.sha256(str(old).encode()).hexdigest()[:8]
+                return old, new, f"herbarium19, {RELEASED} ({digest})"
+        return own["old"], _others(own["old"]), f"herbarium19 {own['version']}"
 
 
 class _Plain(pickle.Unpickler):
@@ -110,12 +120,18 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
 
-def _released(path: Path) -> list[int]:
+def _released(path: Path) -> tuple[list[int], list[int]]:
     try:
         with path.open("rb") as file:
-            old = [int(number) for number in _Plain(file).load()["Old"]]
+            read = _Plain(file).load()
+        old = [int(number) for number in read["Old"]]
+        new = [int(number) for number in read.get("New", _others(old))]
     except Exception as error:  # a damaged pickle can raise anything
         raise UserError(f"{path}: not GCD's list of old classes ({error}); remove it") from error
-    if not old or len(set(old)) < len(old) or not set(old) < set(range(NUM_CLASSES)):
-        raise UserError(f"{path}: old classes must be some of 0..{NUM_CLASSES - 1}, each once")
-    return old
+    if not old or not new or sorted([*old, *new]) != list(range(NUM_CLASSES)):
+        raise UserError(f"{path}: old and new classes must be 0..{NUM_CLASSES - 1}, each once")
+    return old, new
+
+
+def _others(old: list[int]) -> list[int]:
+    return [number for number in range(NUM_CLASSES) if number not in set(old)]

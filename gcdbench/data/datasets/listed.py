@@ -46,8 +46,11 @@ class Listed(Dataset):
         if missing:
             raise UserError(
                 f"{file}: {len(missing):,} of {len(rows):,} images are not in {folder}, the first "
-                f"is {paths[missing[0]]} (name their folder with path)"
+                f"is {paths[missing[0]]} (name their folder with --images, or path in a suite)"
             )
+        for role in ("labelled", "unlabelled"):
+            if not any(role in row.roles for row in rows):
+                raise UserError(f"{file}: no image has the role {role}; training needs both")
         classes, num_old = class_names(rows, file)
         digest = hashlib.sha256(file.read_bytes()).hexdigest()[:8]
         return complete(

@@ -8,6 +8,7 @@ from gcdbench.experiment.record import Record
 from gcdbench.report.collect import SPLITS
 from gcdbench.report.columns import (
     AGAINST_PAPER,
+    DASH,
     Column,
     number,
     p_value,
@@ -15,6 +16,7 @@ from gcdbench.report.columns import (
     signed,
     standing_columns,
 )
+from gcdbench.report.further_scores import GAP, HIDDEN
 from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
@@ -43,6 +45,7 @@ def as_markdown(leaderboard: Leaderboard) -> str:
     for dataset in leaderboard.collection.datasets:
         if sets := leaderboard.sets_of(dataset):
             parts += [f"## {dataset_title(dataset)}", _dataset(leaderboard, dataset, sets)]
+            parts += _selected_with_hidden_labels(leaderboard, dataset, sets)
     parts += _against_the_paper(leaderboard) + _compared(leaderboard) + _not_counted(leaderboard)
     return "\n\n".join(parts) + "\n"
 
@@ -69,7 +72,43 @@ def _dataset(leaderboard: Leaderboard, dataset: str, sets: Sequence[tuple[str, s
         seeds, planned = max(row.seeds for row in rows), rows[0].planned
         count = str(seeds) if seeds == planned else f"{seeds} of {planned}"
         lines.append([method_title(method), *map(_marked, rows), count])
-    return _table(head, lines)
+    return _table(head, lines + _floor(leaderboard, dataset, columns))
+
+
+def _floor(
+    leaderboard: Leaderboard, dataset: str, columns: Sequence[tuple[str, str]]
+) -> list[list[str]]:
+    """Return the row of random clusters, if it is known."""
+    values = []
+    for name, split in columns:
+        rows = (leaderboard.lookup[dataset, name, split, method] for method in leaderboard.methods)
+        values.append(
+            next((v for row in rows if (v := row.further.get("floor")) is not None), None)
+        )
+    if all(value is None for value in values):
+        return []
+    return [["random clusters", *(DASH if v is None else number(v) for v in values), ""]]
+
+
+def _selected_with_hidden_labels(
+    leaderboard: Leaderboard, dataset: str, sets: Sequence[tuple[str, str]]
+) -> list[str]:
+    """Return a footnote on what choosing the epoch by the hidden labels would have given."""
+    parts = []
+    for name, _ in sets:
+        found = [
+            f"{method_title(method)} {number(one.further[HIDDEN])} ({signed(one.further[GAP])})"
+            for method in leaderboard.methods
+            if HIDDEN in (one := leaderboard.lookup[dataset, name, SPLITS[0], method]).further
+        ]
+        if found:
+            parts.append(f"{as_text(set_title(name))}: {', '.join(found)}")
+    if not parts:
+        return []
+    return [
+        "Best scored epoch, selected with hidden labels, and its gap to the last one (All; never "
+        f"ranked). {'. '.join(parts)}."
+    ]
 
 
 def _marked(row: Number) -> str:

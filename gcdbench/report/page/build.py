@@ -15,6 +15,7 @@ from gcdbench import __version__
 from gcdbench.report.collect import SPLITS
 from gcdbench.report.columns import (
     AGAINST_PAPER,
+    FURTHER_ON_PAGE,
     number,
     p_value,
     shown_in,
@@ -22,6 +23,7 @@ from gcdbench.report.columns import (
     standing_columns,
 )
 from gcdbench.report.formats.markdown import conditions
+from gcdbench.report.further_scores import CLASSES
 from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.page import figures
 from gcdbench.report.page.data import as_script, page_data
@@ -54,6 +56,8 @@ def page(leaderboard: Leaderboard, *, command: str = "") -> str:
         figures=figures.figures(leaderboard),
         facts=_facts(leaderboard),
         matrix=_matrix(leaderboard),
+        further=_further(leaderboard),
+        further_columns=shown_in("page", FURTHER_ON_PAGE),
         published=leaderboard.published(),
         against_paper=shown_in("page", AGAINST_PAPER),
         conditions=conditions(leaderboard.collection.records),
@@ -123,6 +127,15 @@ def _triples(
         for method in leaderboard.methods
         for column in columns
     }
+
+
+def _further(leaderboard: Leaderboard) -> list[dict[str, Number]]:
+    """Return the numbers by split of all sets and methods for which further scores are known."""
+    return [
+        {split: leaderboard.lookup[one.dataset, one.set, split, one.method] for split in SPLITS}
+        for one in leaderboard.numbers
+        if one.split == SPLITS[0] and one.further.keys() - set(CLASSES)
+    ]
 
 
 def _mean(leaderboard: Leaderboard, method: str, role: str, split: str) -> float:

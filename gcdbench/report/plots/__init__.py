@@ -35,10 +35,10 @@ class Plot:
     note: str = ""  # text below the heading
     over: bool = False  # it draws records by the value of a setting, which ``--over`` names
 
-    def draw(self, shown: Leaderboard | Varied) -> Figure:
+    def draw(self, shown: Leaderboard | Varied, **options: object) -> Figure:
         """Return the figure; raise ``NothingToDraw`` if the records hold no data for it."""
         module = import_module(f"{__name__}.{self.name}")
-        figure: Figure = getattr(module, self.name)(shown)
+        figure: Figure = getattr(module, self.name)(shown, **options)
         return figure
 
 
@@ -70,7 +70,7 @@ PLOTS: dict[str, Plot] = {
         ),
         Plot(
             "curves",
-            "loss and accuracy by epoch",
+            "loss and accuracy by epoch; with --terms, loss terms and diagnostics",
             "figures",
             "Learning curves",
             "Mean over seeds; bands reach from the least to the greatest seed. Losses of different "

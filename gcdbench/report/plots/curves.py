@@ -1,12 +1,16 @@
-"""Loss and, if it was measured, accuracy by epoch."""
+"""Loss and, if it was measured, accuracy by epoch; or single loss terms and diagnostics."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gcdbench.errors import unknown
+from gcdbench.experiment.record import Record
 from gcdbench.report import plot_data
 from gcdbench.report.leaderboard import Leaderboard
 from gcdbench.report.plots import NothingToDraw
@@ -20,19 +24,18 @@ from gcdbench.report.plots.canvas import (
 from gcdbench.report.style import Look, looks
 from gcdbench.report.titles import dataset_title
 
+Panels = list[tuple[str, pd.DataFrame, str]]  # label, table, its column
 
-def curves(leaderboard: Leaderboard) -> Figure:
-    """Draw means over seeds with a band from the least to the greatest seed."""
+
+def curves(leaderboard: Leaderboard, terms: Sequence[str] | None = None) -> Figure:
+    """Draw means over seeds with a band from the least to the greatest seed.
+
+    ``terms`` names loss terms and diagnostics to draw in place of loss and accuracy; empty: all.
+    """
     records = leaderboard.collection.records
-    losses, accuracies = plot_data.losses(records), plot_data.learning(records)
-    if losses.empty:
-        raise NothingToDraw("curves: these records hold no learning curves")
-    rows: list[tuple[str, pd.DataFrame, str]] = [("loss", losses, "loss")]
-    for role in ("source", "shifted"):
-        chosen = accuracies[accuracies["role"] == role]
-        if not chosen.empty:
-            rows.append((f"{role}, All (%)", chosen, "accuracy"))
-    datasets = [d for d in leaderboard.collection.datasets if d in set(losses["dataset"])]
+    rows = _results(records) if terms is None else _terms(records, terms)
+    drawn = {dataset for _, table, _ in rows for dataset in table["dataset"]}
+    datasets = [d for d in leaderboard.collection.datasets if d in drawn]
     look = looks(leaderboard.rows)
     with drawing():
         figure = sheet(1.6 + 2.0 * len(datasets), 0.7 + 1.5 * len(rows))
@@ -56,6 +59,33 @@ def curves(leaderboard: Leaderboard) -> Figure:
             bottom.set_xlabel("epoch")
         legend(figure, look)
     return figure
+
+
+def _results(records: Sequence[Record]) -> Panels:
+    """Return the loss, and the accuracies that were measured."""
+    losses, accuracies = plot_data.losses(records), plot_data.learning(records)
+    if losses.empty:
+        raise NothingToDraw("curves: these records hold no learning curves")
+    rows: Panels = [("loss", losses, "loss")]
+    for role in ("source", "shifted"):
+        chosen = accuracies[accuracies["role"] == role]
+        if not chosen.empty:
+            rows.append((f"{role}, All (%)", chosen, "accuracy"))
+    return rows
+
+
+def _terms(records: Sequence[Record], names: Sequence[str]) -> Panels:
+    """Return loss terms and diagnostics, each with a panel of its own."""
+    table = plot_data.terms(records)
+    if table.empty:
+        raise NothingToDraw("curves: these records hold no learning curves")
+    known = list(table["name"].unique())
+    for name in names:
+        if name not in known:
+            raise unknown("term", name, known, "--terms")
+    return [
+        (name.replace("_", " "), table[table["name"] == name], "value") for name in names or known
+    ]
 
 
 def _draw(axis: Axes, seeds: pd.DataFrame, look: dict[str, Look]) -> None:

@@ -19,7 +19,7 @@ from gcdbench.experiment import heartbeat, records
 from gcdbench.experiment.key import score_version
 from gcdbench.experiment.plan import build_problem
 from gcdbench.experiment.record import SPLITS, Record, SetScores, part
-from gcdbench.training.scores import score_predictions
+from gcdbench.training.scoring.scores import score_predictions
 
 
 class Impossible(Exception):
@@ -71,7 +71,9 @@ def scored_again(record: Record, folder: Path, root: Path | None = None) -> Reco
     if isinstance(found, str):
         raise Impossible(found)
     _check_sizes(found, problem)
-    scores = score_predictions(found, problem)
+    evidence = records.read_evidence(folder, record)
+    _check_evidence(evidence, problem)
+    scores = score_predictions(found, problem, evidence)
     return replace(
         record,
         scores=score_version(),
@@ -105,6 +107,14 @@ def _check_sizes(predictions: Mapping[str, np.ndarray], problem: Problem) -> Non
     sizes = {name: (len(evaluated.rows),) for name, evaluated in problem.sets.items()}
     if {name: one.shape for name, one in predictions.items()} != sizes:
         raise Impossible("has predictions that do not fit its evaluation sets")
+
+
+def _check_evidence(evidence: Mapping[str, Mapping[str, np.ndarray]], problem: Problem) -> None:
+    sizes = {name: (len(evaluated.rows),) for name, evaluated in problem.sets.items()}
+    for kind, given in evidence.items():
+        wrong = [n for n, one in given.items() if one.ndim and one.shape != sizes.get(n)]
+        if wrong or given.keys() != sizes.keys():
+            raise Impossible(f"has an array of {kind} that does not fit its evaluation sets")
 
 
 def _replace(path: Path, old: Record, new: Record) -> None:

@@ -1,78 +1,34 @@
-"""Turn a resized image into views: crop, flip and, on DomainNet, colour.
+"""Change the colours of a view: jitter in a random order, grey.
 
-A view is a pure function of the image and a few numbers from [0, 1), which the loader draws. The
-colour operations are Pillow's, or faster ones with the same bytes, so that the result is exactly
-that of torchvision's transforms on Pillow images, which the released codes use.
+The operations are Pillow's, or faster ones with the same bytes, so that the result is exactly that
+of torchvision's transforms on Pillow images, which the released codes use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
 
 import numpy as np
 from PIL import Image, ImageEnhance
 
-from gcdbench.data.problem import Augment
-
-CROP_SHARE = 0.875  # side of the crop against the shorter side of the resized image: 224 / 256
-JITTER = 0.3  # brightness, contrast, saturation and hue, released code for DomainNet
-GREY = 0.1  # probability of a view without colour, released code for DomainNet
-_ORDERS = tuple(permutations(range(4)))
+ORDERS = tuple(permutations(range(4)))  # of brightness, contrast, saturation and hue
+Strengths = tuple[float, float, float, float]  # of the same four
 
 
-@dataclass(frozen=True)
-class Views:
-    """Makes square views of ``size`` pixels."""
-
-    size: int
-    augment: Augment = "plain"
-
-    @property
-    def resized(self) -> int:
-        """Shorter side before the crop."""
-        return int(self.size / CROP_SHARE)
-
-    @property
-    def numbers(self) -> int:
-        """Number of random numbers that a training view needs."""
-        return 3 if self.augment == "plain" else 9
-
-    def test(self, image: np.ndarray) -> np.ndarray:
-        """Return the centre crop of a resized image."""
-        top, left = (round((side - self.size) / 2.0) for side in image.shape[:2])
-        return image[top : top + self.size, left : left + self.size]
-
-    def train(self, image: np.ndarray, draw: Sequence[float]) -> np.ndarray:
-        """Return a random crop, randomly flipped and, with jitter, recoloured."""
-        if len(draw) != self.numbers:
-            raise ValueError(f"a {self.augment} view takes {self.numbers} numbers, not {len(draw)}")
-        height, width = image.shape[:2]
-        top = int(draw[0] * (height - self.size + 1))
-        left = int(draw[1] * (width - self.size + 1))
-        crop = image[top : top + self.size, left : left + self.size]
-        crop = _mirrored(crop) if draw[2] < 0.5 else crop
-        return crop if self.augment == "plain" else recolour(crop, draw[3:])
-
-
-def recolour(image: np.ndarray, draw: Sequence[float]) -> np.ndarray:
-    """Jitter the colours in a random order, then convert some views to grey; six numbers."""
+def jitter(image: np.ndarray, draw: Sequence[float], strengths: Strengths) -> np.ndarray:
+    """Change brightness, contrast, saturation and hue in a random order; five numbers."""
     picture = Image.fromarray(np.ascontiguousarray(image))
-    for step in _ORDERS[int(draw[0] * len(_ORDERS))]:
-        picture = _STEPS[step](picture, 2 * JITTER * float(draw[1 + step]) - JITTER)
-    if draw[5] < GREY:
-        picture = picture.convert("L").convert("RGB")
+    for step in ORDERS[int(draw[0] * len(ORDERS))]:
+        amount = 2 * strengths[step] * float(draw[1 + step]) - strengths[step]
+        picture = _STEPS[step](picture, amount)
     return np.asarray(picture)
 
 
-def _mirrored(image: np.ndarray) -> np.ndarray:
-    """Swap left and right, channel by channel: all at once takes five times as long."""
-    out = np.empty_like(image)
-    for channel in range(image.shape[2]):
-        out[..., channel] = image[:, ::-1, channel]
-    return out
+def without_colour(image: np.ndarray) -> np.ndarray:
+    """Return an image in shades of grey, with three channels."""
+    return np.asarray(Image.fromarray(image).convert("L").convert("RGB"))
 
 
 def _shift_hue(picture: Image.Image, amount: float) -> Image.Image:

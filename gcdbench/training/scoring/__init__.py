@@ -1,0 +1,1 @@
+"""Scores: computed from predictions, and computed again for stored ones."""
