@@ -8,7 +8,8 @@ of gcdbench. What a plug-in imports from here is part of its cells' key, the res
 from __future__ import annotations
 
 from gcdbench.data.views import Views, view_kind
-from gcdbench.nn.backbone import Backbone, Encoded, Patches, Recording, Tokens
+from gcdbench.nn.adapters import PIXELS, Adapter, AddedTokens, DeepPrompts, LoRA, PixelPrompt
+from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.critics import CosineCritic, MLPCritic, js_mutual_information
 from gcdbench.nn.heads import (
     CosineClassifier,
@@ -19,6 +20,7 @@ from gcdbench.nn.heads import (
     unit_rows_,
 )
 from gcdbench.nn.memory import ReadBack, Ring, last_of_same
+from gcdbench.nn.tokens import Encoded, Patches, Recording, Tokens
 from gcdbench.ops.distance_losses import (
     contrast_by_score,
     euclidean_distances,
@@ -87,14 +89,15 @@ from gcdbench.ops.universal_adaptation import (
     nearest_neighbours,
     private_class_loss,
 )
+from gcdbench.training.batch import Batch
 from gcdbench.training.conformance import CHECKS, Bench
 from gcdbench.training.method import (
-    Batch,
     Clock,
     EpochPlan,
     FitContext,
     Method,
     Model,
+    Phase,
     PoolFeatures,
     Step,
     Task,
@@ -103,25 +106,32 @@ from gcdbench.training.method import (
 
 __all__ = [
     "CHECKS",
+    "PIXELS",
     "UNLABELLED",
+    "Adapter",
+    "AddedTokens",
     "Backbone",
     "Batch",
     "Bench",
     "Clock",
     "CosineClassifier",
     "CosineCritic",
+    "DeepPrompts",
     "Detection",
     "Encoded",
     "EpochPlan",
     "FitContext",
     "GCDHead",
     "KMeansResult",
+    "LoRA",
     "MLPCritic",
     "Method",
     "Model",
     "MultiHeadPrototypes",
     "Neighbours",
     "Patches",
+    "Phase",
+    "PixelPrompt",
     "PoolFeatures",
     "ProjectionHead",
     "Prototypes",

@@ -1,8 +1,9 @@
-"""A timm vision transformer whose last blocks are trained and whose trunk is frozen.
+"""A vision transformer whose last blocks are trained and whose trunk is frozen.
 
-The trunk (patch embedding, positions and frozen blocks) runs without autograd. In the blocks that
-are trained, only what is used is computed: in the last block that is the CLS token alone, unless
-patch tokens are needed. Both shortcuts give the same numbers as the plain forward pass.
+The trunk (patch embedding, positions and the blocks before the first one that is trained or
+adapted) runs without autograd, and its output can be precomputed. In the blocks after it, only what
+is used is computed: of the last one that is the CLS token alone, unless other tokens are needed.
+Both shortcuts give the same numbers as the plain forward pass.
 """
 
 from __future__ import annotations
@@ -10,15 +11,28 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import groupby
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
-from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import Tensor, nn
 
+from gcdbench.nn.adapters import PIXELS, Adapter, AddedRows
 from gcdbench.nn.parallel import ProcessGroup, SingleProcess
+from gcdbench.nn.tokens import (
+    Encoded,
+    Patches,
+    Recording,
+    State,
+    Tokens,
+    Trace,
+    first_of,
+    join,
+    size_of,
+    stack,
+)
+from gcdbench.nn.transformer import transformer_of
 
 TokenHook = Callable[[Tensor, int], Tensor]
 AddHook = Callable[[Tensor], Tensor | None]
@@ -28,106 +42,15 @@ CacheDepth = Literal["images", "patches", "traced", "tokens"]
 CPU_CACHE = 20 << 20  # bytes of the widest activations; 8 images of a ViT-B/16
 
 
-@dataclass(frozen=True)
-class Patches:
-    """State of images after the patch embedding, before CLS token and positions."""
-
-    x: Tensor  # (n, p, d)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, rows: Tensor) -> Patches:
-        return Patches(self.x[rows])
-
-    def to(self, device: torch.device) -> Patches:
-        """Move to a device."""
-        return Patches(self.x.to(device, non_blocking=True))
-
-
-@dataclass(frozen=True)
-class Trace:
-    """What a recording holds of images that have passed the trunk."""
-
-    patches: Tensor  # (n, p, d)
-    maps: Tensor  # (n, frozen blocks, heads, p) CLS attention
-
-    def __getitem__(self, rows: Tensor) -> Trace:
-        return Trace(self.patches[rows], self.maps[rows])
-
-    def to(self, device: torch.device) -> Trace:
-        """Move to a device."""
-        parts = (part.to(device, non_blocking=True) for part in (self.patches, self.maps))
-        return Trace(*parts)
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """State of images after the frozen trunk."""
-
-    x: Tensor  # (n, prefix + p, d)
-    taps: dict[int, Tensor] = field(default_factory=dict)  # block -> CLS (n, d), normalised
-    trace: Trace | None = None  # if it may be needed
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, rows: Tensor) -> Tokens:
-        trace = None if self.trace is None else self.trace[rows]
-        return Tokens(self.x[rows], {b: cls[rows] for b, cls in self.taps.items()}, trace)
-
-    def to(self, device: torch.device) -> Tokens:
-        """Move to a device."""
-        taps = {block: cls.to(device, non_blocking=True) for block, cls in self.taps.items()}
-        trace = None if self.trace is None else self.trace.to(device)
-        return Tokens(self.x.to(device, non_blocking=True), taps, trace)
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Output of the backbone: what the heads get of an image."""
-
-    cls: Tensor  # (n, d) CLS token after the last block and the final norm
-    taps: dict[int, Tensor] = field(default_factory=dict)  # block -> CLS (n, d), same norm
-
-
-@dataclass
-class Recording:
-    """Patch embedding and CLS attention of the latest images."""
-
-    patches: Tensor = field(default_factory=lambda: torch.empty(0))  # (n, p, d), before the hooks
-    kept: Tensor | None = None  # (n, blocks, heads, p) maps of the blocks that were not run
-    scores: list[Tensor] = field(default_factory=list)  # of the others, before the softmax
-    gradient: bool = False  # whether the maps of trained blocks pass one
-    added: Tensor | None = None  # (m, d) output for the rows that were added to the images
-
-    def begin(self, patches: Tensor, kept: Tensor | None = None) -> None:
-        """Forget earlier images."""
-        self.patches, self.kept, self.scores = patches, kept, []
-
-    def note(self, scores: Tensor) -> None:
-        """Keep the scores (n + m, heads, tokens) of the images' CLS tokens."""
-        self.scores.append(scores[: len(self.patches)])
-
-    @property
-    def attention(self) -> Tensor:
-        """CLS-to-patch attention (blocks, n, heads, p)."""
-        found = [] if self.kept is None else [self.kept.transpose(0, 1)]
-        if self.scores:  # all blocks in one softmax, which saves launches
-            found.append(torch.stack(self.scores).softmax(-1)[..., -self.patches.shape[1] :])
-        return found[0] if len(found) == 1 else torch.cat(found)
-
-
 class Backbone(nn.Module):
     """Vision transformer with CLS token, frozen except for its last ``train_blocks`` blocks."""
 
     mean: Tensor
     std: Tensor
-    _apart: Tensor
 
     def __init__(
         self,
-        vit: VisionTransformer,
+        vit: Any,
         *,
         mean: tuple[float, ...],
         std: tuple[float, ...],
@@ -140,28 +63,56 @@ class Backbone(nn.Module):
                 f"train_blocks is {train_blocks}, the backbone has {len(vit.blocks)} blocks"
             )
         self.vit = vit
+        self.transformer = transformer_of(vit)
         self.image_size = image_size
-        self.dim: int = vit.embed_dim
-        self.num_blocks = len(vit.blocks)
-        self.num_heads: int = vit.blocks[0].attn.num_heads  # type: ignore[union-attr, assignment]
+        self.dim = self.transformer.dim
+        self.num_blocks = self.transformer.num_blocks
+        self.num_heads = self.transformer.num_heads
+        self.num_prefix = self.transformer.num_prefix
+        # blocks of the trunk: those before the first one that is trained or adapted
         self.num_frozen = self.num_blocks - train_blocks
         self.output_block = self.num_blocks
         self.tapped: set[int] = set()
+        self.reads_patches = False  # whether ``Encoded.patches`` is computed
+        self.final_norm = True  # whether the outputs pass the final norm
+        self.adapters = nn.ModuleList()
         self._hooks: Sequence[TokenHook] = ()
         self._cls_hook: Callable[[Tensor], Tensor] | None = None
         self._add_hook: AddHook | None = None
         self._tap_hook: TapHook | None = None
         self._recording: Recording | None = None
-        self.run_for_cls = run_for_cls  # or a compiled version of it
         self._cast: tuple[object, list[nn.Module]] = (None, [])
         self.group: ProcessGroup = SingleProcess()
         self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
-        apart = ~torch.eye(self.num_heads, dtype=torch.bool)[:, None]
-        self.register_buffer("_apart", apart, persistent=False)
         vit.requires_grad_(False)
         for block in vit.blocks[self.num_frozen :]:
             block.requires_grad_(True)
+        self._pretrained = [p for p in vit.parameters() if not p.requires_grad]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Backbone:
+        """Return a copy that shares the trunk, which nobody changes, with the original."""
+        blocks = self.vit.blocks
+        trunk = [m for name, m in self.vit.named_children() if name != "blocks"]
+        trunk += list(blocks[: self.num_frozen])
+        shared = [*trunk, *self.vit._parameters.values(), self.group]
+        memo.update({id(one): one for one in shared if one is not None})
+        for module in trunk:  # tensors that are held elsewhere as well
+            memo.update({id(p): p for p in module.parameters()})
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        state = {**self.__dict__, "_cast": (None, []), "_hooks": (), "_cls_hook": None}
+        state |= {"_recording": None, "_add_hook": None, "_tap_hook": None}
+        made.__dict__ = copy.deepcopy(state, memo)
+        return made
+
+    def untouched(self) -> list[Tensor]:
+        """Return the pretrained tensors that training leaves alone; checkpoints need not hold them.
+
+        They are the parameters that were frozen when the backbone was built and still are, and the
+        buffers of the pretrained model.
+        """
+        return [*(p for p in self._pretrained if not p.requires_grad), *self.vit.buffers()]
 
     def tap(self, block: int) -> None:
         """Add the CLS token after a block, counted from 1, to ``Encoded.taps``."""
@@ -173,6 +124,35 @@ class Backbone(nn.Module):
         """Use the CLS token after an earlier block as the output, in place of the last one's."""
         self.tap(block)
         self.output_block = block
+
+    def adapt(self, adapter: Adapter) -> None:
+        """Add an adapter; what comes after its depth is no longer precomputed."""
+        if not PIXELS <= adapter.depth < self.num_blocks:
+            raise ValueError(
+                f"{type(adapter).__name__}: depth is {adapter.depth}, expected PIXELS (-1) or the "
+                f"number of blocks before it, 0..{self.num_blocks - 1}"
+            )
+        adapter.attach(self.vit)
+        self.adapters.append(adapter)
+        self.num_frozen = min(self.num_frozen, max(adapter.depth, 0))
+
+    @property
+    def adapts_pixels(self) -> bool:
+        """Whether an adapter changes the images."""
+        return any(one.depth == PIXELS for one in self.adapters)
+
+    @contextlib.contextmanager
+    def without(self, *adapters: Adapter) -> Iterator[None]:
+        """Encode without some adapters in the context; without all of them if none is named."""
+        resting = adapters or tuple(self._active())
+        before = [one.active for one in resting]
+        for one in resting:
+            one.active = False
+        try:
+            yield
+        finally:
+            for one, active in zip(resting, before, strict=True):
+                one.active = active
 
     @contextlib.contextmanager
     def recording(self, *, gradient: bool = False) -> Iterator[Recording]:
@@ -209,8 +189,8 @@ class Backbone(nn.Module):
     def when_tapped(self, hook: TapHook) -> Iterator[None]:
         """Call a function with a block and its tap (n, d) as soon as that is computed.
 
-        A GPU then works on the later blocks while the CPU works on the tap. It is not called by a
-        process that encodes only a share of the rows.
+        A GPU then works on the later blocks while the CPU works on the tap. It is not called for
+        blocks after the trunk, nor by a process that encodes only a share of the rows.
         """
         self._tap_hook = hook
         try:
@@ -229,13 +209,19 @@ class Backbone(nn.Module):
 
     def patches(self, images: Tensor) -> Tensor:
         """Return the patch embedding (n, p, d), before CLS token and positions."""
-        with torch.no_grad():
-            return self.vit.patch_embed(self.normalise(images))
+        acting = [one for one in self._active() if one.depth == PIXELS]
+        if not acting:
+            with torch.no_grad():
+                return self.transformer.embed(self.normalise(images))
+        x = self.normalise(images)
+        for adapter in acting:
+            x = adapter.images(x)
+        return self.transformer.embed(x)
 
     def trunk(
         self, patches: Tensor, taps: Collection[int] | None = None, *, images: int | None = None
     ) -> Tokens:
-        """Run the frozen blocks on a patch embedding; only mixed patches may need gradients.
+        """Run the frozen blocks on a patch embedding; only changed patches may need gradients.
 
         A recording takes in the first ``images`` rows, by default all.
         """
@@ -251,12 +237,13 @@ class Backbone(nn.Module):
         if self._recording is not None:
             self._recording.begin(patches[:images])
         with torch.set_grad_enabled(patches.requires_grad and torch.is_grad_enabled()):
-            x = self._embedded(self._apply_hooks(patches, 0))
+            x = self.transformer.start(self._apply_hooks(patches, 0))
+            rotation = self.transformer.rotation(x)
             found: dict[int, Tensor] = {}
             for number, block in enumerate(self._frozen_blocks(), start=1):
-                x = self._apply_hooks(self._run(block, x), number)
+                x = self._apply_hooks(self._run(number, block, x, rotation), number)
                 if number in tapped:
-                    found[number] = self.vit.norm(x[:, 0])
+                    found[number] = self.transformer.norm(x[:, 0])
                     self._tapped(number, found[number][:images])
         return Tokens(x, found)
 
@@ -289,35 +276,51 @@ class Backbone(nn.Module):
         maps = recording.attention.transpose(0, 1) if recording.scores else none
         return replace(tokens, trace=Trace(patches, maps))
 
-    def _embedded(self, patches: Tensor) -> Tensor:
-        """Return the input of the first block."""
-        return self.vit.norm_pre(self.vit._pos_embed(patches))
-
     def tail(self, tokens: Tokens) -> Encoded:
-        """Run the trained blocks; of the last one only the CLS token is computed."""
+        """Run the blocks after the trunk; of the last one only the rows that are read."""
         x, taps = tokens.x, dict(tokens.taps)
         if self._recording is not None and tokens.trace is not None:
             self._recording.begin(tokens.trace.patches, tokens.trace.maps)
+        transformer, added = self.transformer, AddedRows(self._active(), self.num_prefix)
+        rotation = transformer.rotation(x) if self.num_frozen < self.num_blocks else None
         for number in range(self.num_frozen + 1, self.num_blocks + 1):
             block = self.vit.blocks[number - 1]
-            last = number == self.num_blocks and not self._hooks
-            x = self._run(block, x, cls_only=last)
-            x = x if last else self._apply_hooks(x, number)
+            x = added.enter(x, number)
+            cut = number == self.num_blocks and not (self._hooks or self.reads_patches)
+            if cut:
+                rows = self.num_prefix + added.number if added.number else 1
+                x = self._run(number, block, x, rotation, added.number, rows)
+            else:
+                x = self._run(number, block, x, rotation, added.number)
+                x = self._apply_hooks(x, number, added)
             if number in self.tapped:
-                taps[number] = self.vit.norm(x[:, 0])
+                taps[number] = transformer.norm(x[:, 0])
+        norm = transformer.norm if self.final_norm else nn.Identity()
         last = self.output_block == self.num_blocks
-        cls = self.vit.norm(x[:, 0]) if last else taps[self.output_block]
-        return Encoded(cls, taps)
+        cls = norm(x[:, 0]) if last else taps[self.output_block]
+        first = self.num_prefix + added.number
+        patches = norm(x[:, first:]) if self.reads_patches else None
+        return Encoded(cls, taps, patches, norm(added.of(x)) if added.number else None)
 
-    def forward(self, images: Tensor | Patches | Tokens) -> Encoded:
-        """Encode images (n, 3, H, W) with values in [0, 1], or their precomputed state."""
+    def forward(self, images: State | tuple[State, ...]) -> Encoded:
+        """Encode images (n, 3, H, W) with values in [0, 1], or their precomputed state.
+
+        Of a tuple, one entry per view, neighbours of the same size are encoded together.
+        """
+        if isinstance(images, tuple):
+            runs = [list(run) for _, run in groupby(images, key=size_of)]
+            encoded = join([self._encode_rows(stack(run)) for run in runs])
+        else:
+            encoded = self._encode_rows(images)
+        cls = encoded.cls if self._cls_hook is None else self._cls_hook(encoded.cls)
+        return replace(encoded, cls=cls)
+
+    def _encode_rows(self, images: State) -> Encoded:
         # token hooks may mix rows, so they must see all of them
         whole = self.group.size == 1 or self._hooks or not len(images)
-        encoded = self._encode(images) if whole else self._encode_share(images)
-        cls = encoded.cls if self._cls_hook is None else self._cls_hook(encoded.cls)
-        return Encoded(cls, encoded.taps)
+        return self._encode(images) if whole else self._encode_share(images)
 
-    def _encode(self, images: Tensor | Patches | Tokens) -> Encoded:
+    def _encode(self, images: State) -> Encoded:
         if isinstance(images, Tensor):
             images = Patches(self.patches(images))
         added = None if self._add_hook is None else self._add_hook(_patches_of(images))
@@ -343,9 +346,9 @@ class Backbone(nn.Module):
         encoded = self.tail(tokens)
         if recording is not None:
             recording.added = encoded.cls[number:]
-        return Encoded(encoded.cls[:number], {b: cls[:number] for b, cls in encoded.taps.items()})
+        return first_of(encoded, number)
 
-    def _encode_share(self, images: Tensor | Patches | Tokens) -> Encoded:
+    def _encode_share(self, images: State) -> Encoded:
         """Encode this process's share of the rows and gather the shares of the others."""
         group, number, recording = self.group, len(images), self._recording
         added = None
@@ -357,17 +360,26 @@ class Backbone(nn.Module):
         part = None if added is None else added[self._share(len(added))]
         encoded = self._encode_with(mine, part)
         if recording is not None:
-            if isinstance(images, Tensor):
-                recording.patches = group.gather(recording.patches, number)
-            else:
-                recording.patches = _patches_of(images)
-            recording.scores = [group.gather(scores, number) for scores in recording.scores]
-            if recording.kept is not None and isinstance(images, Tokens):
-                recording.kept = None if images.trace is None else images.trace.maps
-            if recording.added is not None and added is not None:
-                recording.added = group.gather(recording.added, len(added))
+            self._gather_recording(recording, images, 0 if added is None else len(added))
         taps = {block: group.gather(tap, number) for block, tap in encoded.taps.items()}
-        return Encoded(group.gather(encoded.cls, number), taps)
+        patches, tokens = (
+            None if part is None else group.gather(part, number)
+            for part in (encoded.patches, encoded.added)
+        )
+        return Encoded(group.gather(encoded.cls, number), taps, patches, tokens)
+
+    def _gather_recording(self, recording: Recording, images: State, added: int) -> None:
+        """Complete a recording of this process's share; embeddings are there if rows were added."""
+        group, number = self.group, len(images)
+        if isinstance(images, Tensor):
+            recording.patches = group.gather(recording.patches, number)
+        else:
+            recording.patches = _patches_of(images)
+        if isinstance(images, Tokens) and images.trace is not None:
+            recording.kept = images.trace.maps
+        recording.scores = [group.gather(scores, number) for scores in recording.scores]
+        if recording.added is not None:
+            recording.added = group.gather(recording.added, added)
 
     def _share(self, number: int) -> Tensor:
         return self.group.rows(number).to(self.mean.device, non_blocking=True)
@@ -383,27 +395,51 @@ class Backbone(nn.Module):
             self.tail(self.trunk(patches))
         return recording.attention
 
-    def _run(self, block: Any, x: Tensor, *, cls_only: bool = False) -> Tensor:
-        """Run a block, for the CLS token alone if that suffices, and record its CLS attention."""
+    def _run(
+        self,
+        number: int,
+        block: Any,
+        x: Tensor,
+        rotation: Any,
+        extra: int = 0,
+        rows: int | None = None,
+    ) -> Tensor:
+        """Run a block, for its first rows alone if ``rows`` suffice, and record its attention."""
+        given = (number, block, x, rotation, extra)
         if (recording := self._recording) is None:
-            return self.run_for_cls(block, x)[0] if cls_only else block(x)
-        if is_plain(block):
-            x, scores = (
-                self.run_for_cls(block, x) if cls_only else run_with_scores(block, x, self._apart)
-            )
+            if rows is None:
+                return self.transformer.run(*given)
+            return self.transformer.first(number, block, x, rows, rotation, extra)[0]
+        if rows is None:
+            x, scores = self.transformer.run_scored(*given)
         else:
-            x, scores = (
-                (block(x)[:, :1] if cls_only else block(x)),
-                cls_scores(block, x, self._apart),
-            )
+            x, scores = self.transformer.first(number, block, x, rows, rotation, extra)
         taught = recording.gradient and torch.is_grad_enabled()
         recording.note(scores if taught else scores.detach())
         return x
 
-    def _apply_hooks(self, x: Tensor, number: int) -> Tensor:
+    def _apply_hooks(self, x: Tensor, number: int, added: AddedRows | None = None) -> Tensor:
+        if not self._hooks:
+            return x
+        mine = None if added is None or not added.number else added.of(x)
+        if mine is not None and added is not None:  # hooks see the tokens of the pretrained model
+            x = added.replaced(x, x[:, :0])
         for hook in self._hooks:
             x = hook(x, number)
+        if mine is not None:
+            x = torch.cat([x[:, : self.num_prefix], mine, x[:, self.num_prefix :]], dim=1)
         return x
+
+    def _active(self) -> list[Adapter]:
+        return [one for one in self.adapters if one.active]  # type: ignore[misc]
+
+
+def _patches_of(images: Patches | Tokens) -> Tensor:
+    """Return the patch embedding (n, p, d) of images."""
+    if isinstance(images, Patches):
+        return images.x
+    assert images.trace is not None
+    return images.trace.patches
 
 
 def _with_cast_weights(block: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -415,101 +451,15 @@ def _with_cast_weights(block: nn.Module, dtype: torch.dtype) -> nn.Module:
     return made
 
 
-def is_plain(block: Any) -> bool:
-    """Return whether a block is timm's plain one, whose parts can be run one by one."""
-    attn = getattr(block, "attn", None)
-    return type(block) is Block and type(attn) is Attention and getattr(attn, "gate", None) is None
-
-
-def run_for_cls(block: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a block's output for the CLS token alone (n, 1, d), and its scores (n, heads, t).
-
-    The softmax of the scores is the attention. A block that is not timm's plain one has none here.
-    """
-    if not is_plain(block):
-        return block(x)[:, :1], x.new_empty(0, 0, 0)
-    attn, normed = block.attn, block.norm1(x)
-    linear = isinstance(attn.k_norm, nn.Identity)
-    mixed, scores = _attended_by_factors(attn, normed) if linear else _attended(attn, normed)
-    return _after_attention(block, x[:, :1], mixed), scores
-
-
-def run_with_scores(block: Any, x: Tensor, apart: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a plain block's output (n, t, d) and its CLS scores (n, heads, t).
-
-    ``apart`` (heads, 1, heads) is true off the diagonal.
-    """
-    attn = block.attn
-    q, k, v = _projections(attn, block.norm1(x), "qkv")
-    mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale).transpose(1, 2).flatten(2)
-    return _after_attention(block, x, mixed), _cls_scores(attn, q, k, apart)
-
-
-def cls_scores(block: Any, x: Tensor, apart: Tensor) -> Tensor:
-    """Return the CLS scores (n, heads, t) of a block that tokens x are about to enter."""
-    x = block.norm1(x)
-    (q,), (k,) = _projections(block.attn, x[:, :1], "q"), _projections(block.attn, x, "k")
-    return _cls_scores(block.attn, q, k, apart)
-
-
-def _cls_scores(attn: Any, q: Tensor, k: Tensor, apart: Tensor) -> Tensor:
-    # All heads of an image in one product with a block-diagonal matrix: a product per head would
-    # first copy the keys, which lie side by side.
-    heads = q.shape[1]
-    queries = q[:, :, 0, :, None].expand(-1, -1, -1, heads).masked_fill(apart, 0.0).flatten(1, 2)
-    none = q.new_empty(1)  # is not read
-    keys = k.transpose(1, 2).flatten(2)
-    return torch.baddbmm(none, keys, queries, beta=0, alpha=attn.scale).transpose(1, 2)
-
-
-def _after_attention(block: Any, x: Tensor, mixed: Tensor) -> Tensor:
-    """Return a block's output for tokens x whose attention output is ``mixed``."""
-    attn = block.attn
-    if getattr(attn, "norm", None) is not None:
-        mixed = attn.norm(mixed)
-    y = x + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
-    return y + block.drop_path2(block.ls2(block.mlp(block.norm2(y))))
-
-
-def _attended(attn: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the attention output of the CLS token (n, 1, d) before its projection, and scores."""
-    (q,) = _projections(attn, normed[:, :1], "q")
-    k, v = _projections(attn, normed, "kv")
-    mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
-    return mixed.transpose(1, 2).flatten(2), (q * attn.scale @ k.transpose(-2, -1))[:, :, 0]
-
-
-def _attended_by_factors(attn: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the same without computing a key and a value of every token.
-
-    The products are computed in another order: the query is multiplied by the keys' weights once
-    and then by the tokens, and the values' weights are applied after the attention. The keys' bias
-    adds the same number to all scores of a query, so it is left out.
-    """
-    (q,) = _projections(attn, normed[:, :1], "q")
-    _, keys, values = attn.qkv.weight.unflatten(0, (3, attn.num_heads, -1))  # each (heads, e, d)
-    asked = torch.einsum("nhe,hed->nhd", q[:, :, 0] * attn.scale, keys)
-    scores = asked @ normed.transpose(1, 2)
-    mixed = torch.einsum("nhd,hed->nhe", scores.softmax(-1) @ normed, values)
-    if attn.qkv.bias is not None:
-        mixed = mixed + attn.qkv.bias[-values.shape[0] * values.shape[1] :].view(values.shape[:2])
-    return mixed.flatten(1)[:, None], scores
-
-
-def _patches_of(images: Patches | Tokens) -> Tensor:
-    """Return the patch embedding (n, p, d) of images."""
-    if isinstance(images, Patches):
-        return images.x
-    assert images.trace is not None
-    return images.trace.patches
-
-
-def _projections(attn: Any, x: Tensor, names: str) -> list[Tensor]:
-    """Return the projections in ``names``, a part of "qkv", each (n, heads, tokens, d/heads)."""
-    width, first = attn.qkv.weight.shape[0] // 3, "qkv".index(names)
-    rows = slice(first * width, (first + len(names)) * width)
-    bias = attn.qkv.bias
-    joint = F.linear(x, attn.qkv.weight[rows], None if bias is None else bias[rows])
-    heads = joint.unflatten(-1, (len(names), attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
-    norms = {"q": attn.q_norm, "k": attn.k_norm}
-    return [norms[name](t) if name in norms else t for name, t in zip(names, heads, strict=True)]
+__all__ = [
+    "AddHook",
+    "Backbone",
+    "CacheDepth",
+    "Encoded",
+    "Patches",
+    "Recording",
+    "State",
+    "TokenHook",
+    "Tokens",
+    "Trace",
+]

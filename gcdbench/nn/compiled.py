@@ -11,6 +11,7 @@ from torch import nn
 from gcdbench.errors import UserError
 from gcdbench.nn import heads
 from gcdbench.nn.backbone import Backbone
+from gcdbench.nn.transformer import PlainTransformer
 
 HEADS = (
     heads.GCDHead,
@@ -29,9 +30,10 @@ def compile_trained(model: nn.Module, backbone: Backbone) -> list[str]:
     compiled computes the same up to rounding.
     """
     check_compiler()
-    # of every number of rows there would be another version, but for the dimension that varies
-    backbone.run_for_cls = torch.compile(backbone.run_for_cls)
-    compiled = ["backbone"]
+    compiled = []
+    if isinstance(backbone.transformer, PlainTransformer):
+        backbone.transformer.first_rows = torch.compile(backbone.transformer.first_rows)
+        compiled.append("backbone")
     for name, module in model.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer in compiled)
         if isinstance(module, HEADS) and not inside:

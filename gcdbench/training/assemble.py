@@ -7,9 +7,11 @@ of the cell's key.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from gcdbench.core import registry
 from gcdbench.data.problem import Problem
 from gcdbench.experiment.plan import Cell
 from gcdbench.nn.backbone import Backbone
@@ -17,13 +19,16 @@ from gcdbench.nn.compiled import compile_trained
 from gcdbench.nn.load import load_backbone
 from gcdbench.nn.parallel import ProcessGroup
 from gcdbench.training.compose import Composed, compose
-from gcdbench.training.evaluator import PoolEncoder, make_fit_context
-from gcdbench.training.frozen_features import BankedLoader, FeatureStore, Trunk, weights_digest
+from gcdbench.training.features.bank import BankedLoader
+from gcdbench.training.features.pool import PoolEncoder, make_fit_context
+from gcdbench.training.features.store import FeatureStore
+from gcdbench.training.features.trunk import Trunk, weights_digest
 from gcdbench.training.loader import Loader
 from gcdbench.training.method import FitContext, Task
 from gcdbench.training.num_classes import assumed_classes
+from gcdbench.training.optimizer import mixed_precision
 from gcdbench.training.sharded_loader import ShardedLoader
-from gcdbench.training.trainer import Batches, mixed_precision
+from gcdbench.training.trainer import Batches
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,15 @@ def assemble(
     problem, config = cell.problem(), cell.train
     backbone = load_backbone(cell.backbone).to(device)
     pretrained = weights_digest(backbone)
-    loader = make_loader(cell, backbone.image_size, workers=workers, strict=strict)
+    registry.load("method", cell.spec.method)  # it may define kinds of views
+    patch = backbone.image_size // backbone.transformer.grid[0]
+    loader = make_loader(cell, backbone.image_size, patch=patch, workers=workers, strict=strict)
     mixed = mixed_precision(config, device)
     trunk = Trunk(backbone, device, owner=cell.key, mixed=mixed)
 
-    def encoder_of(backbone: Backbone) -> PoolEncoder:
+    def encoder_of(backbone: Backbone, **more: Any) -> PoolEncoder:
         parts = (problem, loader, backbone, device, store, trunk.key)
-        return PoolEncoder(*parts, precision=config.eval_tokens, mixed=mixed)
+        return PoolEncoder(*parts, precision=config.eval_tokens, mixed=mixed, **more)
 
     features = encoder_of(backbone).compute_features
     number = assumed_classes(cell.task, problem, compute_features=features, seed=cell.seed)
@@ -73,16 +80,22 @@ def assemble(
     elif group.size > 1:
         batches = ShardedLoader(loader, group, device)
     model.backbone.group = group
-    encoder = encoder_of(model.backbone)
+    own = {"encode": model.encode, "reads_images": model.reads_images}
+    encoder = encoder_of(model.backbone, **own)
     context = make_fit_context(encoder, cell.seed)
     return Assembly(problem, loader, batches, model, encoder, context, pretrained)
 
 
-def make_loader(cell: Cell, size: int, *, workers: int = 0, strict: bool = False) -> Loader:
+def make_loader(
+    cell: Cell, size: int, *, patch: int = 16, workers: int = 0, strict: bool = False
+) -> Loader:
     """Return the loader of a cell's images, for views of ``size`` pixels."""
+    info = registry.get("method", cell.spec.method)
     return Loader(
         cell.problem(),
         size=size,
+        kinds=tuple(info.constants.get("views", ("plain", "plain"))),
+        patch=patch,
         batch_size=cell.train.batch_size,
         seed=cell.seed,
         workers=workers,
@@ -101,5 +114,6 @@ def make_model(cell: Cell, loader: Loader, backbone: Backbone, *, num_classes: i
         steps_per_epoch=loader.steps_per_epoch,
         seed=cell.seed,
         sampling=cell.train.sampling,
+        old_names=cell.problem().classes[: cell.problem().num_old],
     )
     return compose(cell.spec, cell.settings()["config"], task, backbone)

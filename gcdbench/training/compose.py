@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from gcdbench.core import registry
 from gcdbench.core.config import build
 from gcdbench.core.method_spec import MethodSpec
-from gcdbench.nn.backbone import AddHook, Backbone, CacheDepth, Recording, TokenHook
+from gcdbench.nn.backbone import (
+    AddHook,
+    Backbone,
+    CacheDepth,
+    Encoded,
+    Recording,
+    State,
+    TokenHook,
+)
 from gcdbench.nn.heads import CosineClassifier
 from gcdbench.ops.losses import cross_entropy_on
 from gcdbench.training.method import (
@@ -21,6 +29,7 @@ from gcdbench.training.method import (
     Clock,
     FitContext,
     Method,
+    Phase,
     PoolFeatures,
     Step,
     Task,
@@ -54,13 +63,18 @@ class Composed(nn.Module):
     def cache_depth(self) -> CacheDepth:
         """How deep into the backbone views may be precomputed before a step."""
         techniques = self.techniques.values()
-        if any(type(one).mix is not Technique.mix for one in techniques):
+        if any(type(one).mix is not Technique.mix for one in techniques) or self.reads_images:
             return "images"
         if any(type(one).tokens is not Technique.tokens for one in techniques):
             return "patches"
         if any(one.requires & {"tokens", "attention"} for one in techniques):
             return "traced"
         return "tokens"
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether the method needs pixels, in evaluation as well."""
+        return "images" in self.method.requires or self.backbone.adapts_pixels
 
     @property
     def techniques(self) -> dict[str, Technique]:
@@ -76,6 +90,19 @@ class Composed(nn.Module):
         self.auxiliary = CosineClassifier(
             self.backbone.dim, task.num_classes, generator=task.generator("auxiliary")
         )
+
+    def encode(self, images: State) -> Encoded:
+        """Return what the heads see of images, through the method as in training."""
+        return self.method.encode(Batch.unlabelled(images))
+
+    def phase(self, clock: Clock) -> Phase:
+        """Return what is trained at a step."""
+        return self.method.phase(clock)
+
+    @property
+    def has_phases(self) -> bool:
+        """Whether the method does not train the same all the time."""
+        return type(self.method).phase is not Method.phase
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         """Run a training step: mix, encode under the hooks, and collect the terms."""
@@ -200,6 +227,7 @@ def compose(
     """Return the model of a method spec; ``configs`` holds the settings of its parts by name."""
     cls: Any = registry.load("method", spec.method)
     config = build(cls.Config, configs.get(spec.method, {}), spec.method)
+    backbone.reads_patches = "patches" in cls.requires
     model = Composed(cls(config, task, backbone))
     kinds = {name: registry.load("technique", name) for name in spec.techniques}
     needs: dict[str, frozenset[str]] = {n: kind.requires for n, kind in kinds.items()}  # type: ignore[attr-defined]

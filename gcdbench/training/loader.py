@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -151,7 +151,7 @@ class Loader:
                 rows = substitutes(len(i), [position for position, *_ in failures])
                 views, i = take(views, rows), i[rows]
             # of several sizes they are a tuple (b, 3, h, w) per view
-            yield Batch(cast("Tensor", views), self.labels[i], i)
+            yield Batch(views, self.labels[i], i)
 
     def sweep(self, rows: np.ndarray, batch_size: int = 256) -> Iterator[Tensor]:
         """Yield centre crops (b, 3, H, W) of the given rows, in order, as bytes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -58,7 +57,7 @@ class ShardedLoader:
             bad = group.gather(unreadable.to(self.device), loader.batch_size).nonzero().flatten()
             rows = substitutes(len(i), bad.tolist())
             views = take(views, rows.to(self.device))
-            yield Batch(cast("Tensor", views), loader.labels[i[rows]], i[rows])
+            yield Batch(views, loader.labels[i[rows]], i[rows])
 
     def _gather(self, views: Stacked) -> Stacked:
         """Return the views of all processes."""

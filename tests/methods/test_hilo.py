@@ -22,7 +22,7 @@ from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.critics import js_mutual_information
 from gcdbench.training.conformance import CHECKS, Bench
 from gcdbench.training.method import Batch, Clock, Task
-from gcdbench.training.trainer import trained_state
+from gcdbench.training.weights import trained_state
 
 SMALL = {"hidden_dim": 16, "projection_dim": 8, "critic_dim": 8}
 BARE = MethodSpec.parse("hilo-patchmix-curriculum")

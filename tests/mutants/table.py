@@ -343,26 +343,34 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ('if sampling == "natural":', 'if sampling != "natural":'),
             ("share = labelled.sum().double() / (~labelled).sum().clamp(min=1)", "share = (~labelled).sum().double() / labelled.sum().clamp(min=1)"),
         ],
+    },
+    "gcdbench/training/batch.py": {
         seams("mixup or cutmix"): [
             ("share.cpu() >= 0.5", "share.cpu() <= 0.5"),
             ("share[:, None] * targets + (1 - share)[:, None] * targets[partners]", "targets"),
             ("index=self.here(index)", "index=self.index"),
         ],
     },
-    "gcdbench/training/trainer.py": {
+    "gcdbench/training/optimizer.py": {
         TRAINER: [
             ("(1 + math.cos(math.pi * progress)) / 2", "(1 - progress)"),
             ("floor = config.lr * config.min_lr_share", "floor = 0.0"),
             ("p.ndim < 2 and config.decay", "p.ndim > 1 and config.decay"),
-            ('group["lr"] = lr * group["scale"]', 'group["lr"] = lr'),
             ("round(0.85 * config.epochs)", "round(0.9 * config.epochs)"),
-            ("seen.nanmean(0)", "seen.nan_to_num().mean(0)"),
             ("(config.lr - floor) * epoch / max(warmup - 1, 1)", "(config.lr - floor) * epoch / max(warmup, 1)"),
         ],
         path("simgcd"): [
-            ("momentum=config.momentum, fused", "momentum=config.momentum, nesterov=True, fused"),
-            ("        self.optimizer.zero_grad(set_to_none=True)\n", ""),
+            ('nesterov=config.optimizer == "nesterov"', "nesterov=True"),
             ("((decayed, config.weight_decay), (flat, 0.0))", "((decayed, 0.0), (flat, 0.0))"),
+        ],
+    },
+    "gcdbench/training/trainer.py": {
+        TRAINER: [
+            ('group["lr"] = lr * group["scale"]', 'group["lr"] = lr'),
+            ("seen.nanmean(0)", "seen.nan_to_num().mean(0)"),
+        ],
+        path("simgcd"): [
+            ("        self.optimizer.zero_grad(set_to_none=True)\n", ""),
         ],
     },
     "gcdbench/training/loader.py": {
@@ -375,11 +383,15 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("torch.multinomial(weights, number, replacement=True", "torch.multinomial(torch.ones_like(weights), number, replacement=True"),
         ],
     },
-    "gcdbench/training/evaluator.py": {
+    "gcdbench/training/features/pool.py": {
         EVALUATOR: [
             ("labels[self._positions[\"labelled\"]] = torch", "labels[self._positions[\"unlabelled\"][: len(problem.labelled)]] = torch"),
-            ("predicted[np.searchsorted(encoder.query_rows, one.rows)]", "predicted[: len(one.rows)]"),
             ("        self._features = None\n\n    @torch", "        pass\n\n    @torch"),
+        ],
+    },
+    "gcdbench/training/evaluator.py": {
+        EVALUATOR: [
+            ("predicted[np.searchsorted(encoder.query_rows, one.rows)]", "predicted[: len(one.rows)]"),
             ("    model.eval()\n", ""),
         ],
     },

@@ -19,7 +19,7 @@ from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.embedded import build_embedded
 from gcdbench.nn.hub import timm_size
 from gcdbench.runner.cost import GPUS, KEPT_BYTES, CostModel, Sizes, backbone_size, work
-from gcdbench.training.frozen_features import FeatureStore
+from gcdbench.training.features.store import FeatureStore
 from tests.helpers.bench import bench
 from tests.helpers.synthetic_records import record_of
 from tests.helpers.toy import Toy, make_toy
