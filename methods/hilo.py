@@ -134,10 +134,9 @@ class HiLo(Method):
         unit, domains = unit_rows(both), batch.per_view(known_domains(batch))
         contrasts = self._contrast(unit, torch.stack([labels, domains]), rows)
         terms |= {name: term[0] for name, term in contrasts.items()}
-        taught = self._teach_domains(reading, batch, clock)
-        others = self._classify(reading.cosines, domains, rows, c.domain_entropy_weight)
-        of_domain = {**taught, **others, **self._kept({n: t[1] for n, t in contrasts.items()})}
-        terms |= {f"domain_{name}": term for name, term in of_domain.items()}
+        of_domain = {name: term[1] for name, term in contrasts.items()}
+        others = self._domain_terms(reading, of_domain, domains, rows, batch, clock)
+        terms |= {f"domain_{name}": term for name, term in others.items()}
         information, watched = self._information(both, unit)
         terms["information"] = c.information_weight * information
         return Step(terms, encoded.cls, cosines / c.student_temp, diagnostics=watched)
@@ -162,10 +161,25 @@ class HiLo(Method):
         reading = self._read_domain(len(batch))
         reading.take(z, cosines)
         domains, rows = batch.per_view(known_domains(batch)), batch.in_views(batch.labelled_rows)
+        contrasts = self._contrast(unit_rows(z), domains, rows)
+        return self._domain_terms(reading, contrasts, domains, rows, batch, clock)
+
+    def _domain_terms(
+        self,
+        reading: Reading,
+        contrasts: dict[str, Tensor],
+        domains: Tensor,
+        rows: Tensor,
+        batch: Batch,
+        clock: Clock,
+    ) -> dict[str, Tensor]:
+        """Return the same from the contrastive terms, known domains (2B,) and labelled rows."""
+        c = self.config
+        on = {"both": ("contrast", "sup_contrast"), "self": ("contrast",), "none": ()}
         return {
             **self._teach_domains(reading, batch, clock),
-            **self._classify(cosines, domains, rows, self.config.domain_entropy_weight),
-            **self._kept(self._contrast(unit_rows(z), domains, rows)),
+            **self._classify(reading.cosines, domains, rows, c.domain_entropy_weight),
+            **{name: contrasts[name] for name in on[c.domain_contrast]},
         }
 
     def _teach_domains(self, reading: Reading, batch: Batch, clock: Clock) -> dict[str, Tensor]:
@@ -183,11 +197,6 @@ class HiLo(Method):
                 temperature=c.student_temp,
             )
         return {c.domain_targets: (1 - c.sup_weight) * taught}
-
-    def _kept(self, contrasts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the contrastive terms of the domain head that are switched on."""
-        names = {"both": ("contrast", "sup_contrast"), "self": ("contrast",), "none": ()}
-        return {name: contrasts[name] for name in names[self.config.domain_contrast]}
 
     @torch.no_grad()
     @full_precision
