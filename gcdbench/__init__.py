@@ -11,19 +11,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gcdbench.api import load_records, run
+    from gcdbench.api import Benchmark, load_records
     from gcdbench.ops.kmeans.api import semi_supervised_kmeans
     from gcdbench.ops.metrics import accuracies
     from gcdbench.training.score_arrays import evaluate
 
 __version__ = "0.1.0"
-__all__ = ["accuracies", "evaluate", "load_records", "run", "semi_supervised_kmeans"]
+__all__ = ["Benchmark", "accuracies", "evaluate", "load_records", "semi_supervised_kmeans"]
 
 _HOMES = {
+    "Benchmark": "gcdbench.api",
     "accuracies": "gcdbench.ops.metrics",
     "evaluate": "gcdbench.training.score_arrays",
     "load_records": "gcdbench.api",
-    "run": "gcdbench.api",
     "semi_supervised_kmeans": "gcdbench.ops.kmeans.api",
 }
 

@@ -10,10 +10,12 @@ lets it minimise the estimate along with the features, with a critic too simple 
 The default follows the mathematics: the critic, a perceptron as printed, maximises the estimate
 while the features minimise it, in one backward pass through a gradient reversal. An estimate has no
 lower bound for features that fool the critic, so they are held to what independence gives, and
-beyond a limit the critic's scores grow as a logarithm only: without both, training can run away.
-Supervised contrast with a single domain label can make the domain projection nearly constant, so
-the critic sees every dimension in units of its own deviation. The preset ``released`` repeats the
-authors' code. "Released" below is that code.
+beyond a limit the critic's scores grow as a logarithm only. Supervised contrast with a single
+domain label can make the domain projection nearly constant, so the critic sees every dimension in
+units of its own deviation. Of its scores only the interaction counts: what depends on one of the
+two features alone says nothing of dependence, but by shifting it all features together can fool a
+critic within a few steps. The preset ``released`` repeats the authors' code. "Released" below is
+that code.
 """
 
 from __future__ import annotations
@@ -74,6 +76,7 @@ class HiLo(Method):
         critic_update: Literal["adversarial", "joint"] = "adversarial"  # ours; released: joint
         # scaled: every projection at length sqrt(e); standardised: then every dimension, too
         critic_inputs: Literal["standardised", "scaled", "raw"] = "standardised"  # ours
+        critic_scores: Literal["interaction", "raw"] = "interaction"  # ours; released: raw
         critic_limit: float | None = 5.0  # of its scores, ours; released: none needed
         stop_at_independence: bool = True  # ours: features that fool the critic gain nothing more
         critic_dim: int = 512  # hidden width of the perceptron, ours; not in the paper
@@ -99,6 +102,7 @@ class HiLo(Method):
                 "critic": "cosine",
                 "critic_update": "joint",
                 "critic_inputs": "raw",
+                "critic_scores": "raw",
                 "critic_limit": None,
                 "kmeans_tol": 1e-4,
             },
@@ -113,6 +117,8 @@ class HiLo(Method):
             backbone.tap(config.domain_block)
             self.domain = Head(backbone.dim, config.num_domains, config, task.generator("domain"))
             self.critic = make_critic(config, task.generator("critic"))
+            if config.critic_scores == "interaction":
+                self.offset = nn.Parameter(torch.zeros(()))  # of all scores
             if config.critic_inputs == "standardised":
                 self.scales = Standardise(config.projection_dim, groups=2)
 
@@ -251,6 +257,8 @@ class HiLo(Method):
             hidden = reverse_gradient(hidden)
         inputs = self.scales(hidden) if c.critic_inputs == "standardised" else hidden
         scores = self.critic(*inputs)
+        if c.critic_scores == "interaction":
+            scores = interaction(scores) + self.offset
         estimate = js_mutual_information(softly_limited(scores, c.critic_limit))
         watched = {"critic_estimate": estimate.detach(), **spread}
         if c.critic_limit is not None:
@@ -359,8 +367,9 @@ class Head(nn.Module):
 class Standardise(nn.Module):
     """Bring every dimension to mean zero and deviation one by running statistics.
 
-    The statistics are constants for the gradient. Deviations below ``floor`` are taken for noise:
-    they are raised no further than 1/floor.
+    The statistics are constants for the gradient, which passes as it is: divided by a small
+    deviation, it would let the features outrun the critic. Deviations below ``floor`` are taken for
+    noise: they are raised no further than 1/floor.
     """
 
     mean: Tensor
@@ -385,7 +394,9 @@ class Standardise(nn.Module):
         """
         if self.training and x.shape[-2] > 1:
             self._follow(x.detach())
-        return (x - self.mean) * (self.var + self.floor**2).rsqrt()
+        found = (x.detach() - self.mean) * (self.var + self.floor**2).rsqrt()
+        standardised: Tensor = _PassGradient.apply(x, found)
+        return standardised
 
     def _follow(self, x: Tensor) -> None:
         self.seen += 1
@@ -393,6 +404,42 @@ class Standardise(nn.Module):
         var, mean = torch.var_mean(x, -2, unbiased=False, keepdim=True)
         self.mean.lerp_(mean, rate)
         self.var.lerp_(var, rate)
+
+
+class _PassGradient(torch.autograd.Function):
+    """Return the second argument, whose gradient the first one gets."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, found: Tensor) -> Tensor:
+        return found.view_as(found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
+
+
+@full_precision
+def interaction(scores: Tensor) -> Tensor:
+    """Return scores (n, n) less the parts that depend on their row or on their column alone."""
+    centred: Tensor = _Interaction.apply(scores)
+    return centred
+
+
+class _Interaction(torch.autograd.Function):
+    """Subtract the means of rows and columns; it is a projection, so its gradient is the same."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        return _centred(scores)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return _centred(grads[0])
+
+
+def _centred(scores: Tensor) -> Tensor:
+    columns = scores.mean(0)
+    return scores - scores.mean(1, keepdim=True) - (columns - columns.mean())
 
 
 def softly_limited(scores: Tensor, limit: float | None) -> Tensor:

@@ -21,7 +21,19 @@ from typing import Any, NoReturn
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from gcdbench import __version__
-from gcdbench.cli import completion, data, paper, plot, plugins, report, results, run, score, show
+from gcdbench.cli import (
+    completion,
+    data,
+    paper,
+    plot,
+    plugins,
+    report,
+    results,
+    run,
+    score,
+    show,
+    site,
+)
 from gcdbench.cli import plan as plans
 from gcdbench.cli.arguments import seed
 from gcdbench.core import registry
@@ -56,6 +68,8 @@ EXAMPLES = {
   gcdbench leaderboard --suite drawshift --format latex""",
     "report": """
   gcdbench report --suite drawshift --methods hilo simgcd --out page""",
+    "site": """
+  gcdbench site --results results/runs --out site            for any static host""",
     "results": """
   gcdbench results merge node1/runs node2/runs --into results/runs
   gcdbench results verify results/runs
@@ -185,6 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     data.add_parser(verbs)
 
     for name, add, function in (
+        ("site", site.add_site, site.site),
         ("results", results.add_results, results.results),
         ("list", plugins.add_list, plugins.list_),
         ("show", show.add_show, show.show),

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gcdbench.cli.show import config_fields
 from gcdbench.core import registry
 from gcdbench.core.paths import bundled
 from gcdbench.errors import UserError
@@ -47,7 +46,7 @@ def _plugins(kind: str) -> tuple[list[Row], dict[str, str]]:
             "name": name,
             "summary": info.summary,
             "paper": info.constants.get("paper", ""),
-            "config": config_fields(info),
+            "config": registry.config_fields(info),
         }
         for name, info in registry.available(kind).items()
     ]

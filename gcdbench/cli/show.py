@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ def add_show(parser: argparse.ArgumentParser) -> None:
 def show(arguments: argparse.Namespace) -> int:
     """Show a plug-in: settings with sources, the paper's numbers, cost."""
     info = registry.get(arguments.kind, arguments.name)
-    print(describe_plugin(info, config_fields(info)))
+    print(describe_plugin(info, registry.config_fields(info)))
     if info.kind == "method":
         print(paper_results(info.name), end="")
         if arguments.suite:
@@ -35,18 +34,6 @@ def show(arguments: argparse.Namespace) -> int:
         else:
             print("\nsize and cost depend on the suite: add --suite NAME")
     return 0
-
-
-def config_fields(info: registry.PluginInfo) -> dict[str, dict[str, Any]]:
-    """Return the settings of a plug-in by name: default, whether it is required, its source."""
-    return {
-        f.name: {
-            "default": None if f.default is dataclasses.MISSING else f.default,
-            "required": f.default is dataclasses.MISSING,
-            "source": info.notes.get(f.name, ""),
-        }
-        for f in dataclasses.fields(info.config)
-    }
 
 
 def describe_plugin(info: registry.PluginInfo, fields: Mapping[str, Mapping[str, Any]]) -> str:

@@ -75,6 +75,18 @@ class PluginInfo:
         return self.doc.strip().splitlines()[0] if self.doc.strip() else ""
 
 
+def config_fields(info: PluginInfo) -> dict[str, dict[str, Any]]:
+    """Return the settings of a plug-in by name: default, whether it is required, its source."""
+    return {
+        f.name: {
+            "default": None if f.default is dataclasses.MISSING else f.default,
+            "required": f.default is dataclasses.MISSING,
+            "source": info.notes.get(f.name, ""),
+        }
+        for f in dataclasses.fields(info.config)
+    }
+
+
 def available(kind: str) -> dict[str, PluginInfo]:
     """Return all readable plug-ins of a kind by name; broken ones are left out (see ``broken``)."""
     return {name: info for name, info in _scan(kind).items() if isinstance(info, PluginInfo)}

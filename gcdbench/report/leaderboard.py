@@ -122,7 +122,12 @@ class Leaderboard:
     def caveats(self) -> list[str]:
         """What may not be concluded, in sentences."""
         recorded = self.collection.records
-        return [*statistics.caveats(self.scores), *_unreadable(recorded), *_variants(recorded)]
+        return [
+            *statistics.caveats(self.scores),
+            *_without_new_classes(recorded),
+            *_unreadable(recorded),
+            *_variants(recorded),
+        ]
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
         """Evaluation sets of a dataset with their roles, in the order of ``ROLES``."""
@@ -156,6 +161,24 @@ def _unreadable(recorded: Iterable[Record]) -> list[str]:
     if not cells:
         return []
     return [f"Images could not be read and were scored as grey squares: {'; '.join(cells)}."]
+
+
+FEW = 0.005  # share of unlabelled images predicted new, as good as none
+
+
+def _without_new_classes(recorded: Iterable[Record]) -> list[str]:
+    """Say which methods predict no new class, by what they report of their last epoch."""
+    shares: dict[str, list[float]] = {}
+    for record in recorded:
+        share = record.curve[-1].diagnostics.get("predicted_new") if record.curve else None
+        if share is not None:
+            shares.setdefault(record.method, []).append(share)
+    none = [titles.method_title(name) for name, found in shares.items() if max(found) < FEW]
+    return [
+        f"{name} predicts no new class for the unlabelled images: its accuracy on new classes is "
+        "what the assignment of old clusters to them gives."
+        for name in none
+    ]
 
 
 def _variants(recorded: Iterable[Record]) -> list[str]:

@@ -174,3 +174,18 @@ def _sorted_changes(spec: str) -> str:
     """Return a spec with its techniques sorted."""
     method, *changes = re.split(r"(?=[+-])", spec)
     return method + "".join(sorted(changes))
+
+
+@cache
+def references() -> dict[str, dict[str, str]]:
+    """Return author, title, note (where it appeared) and year of the papers of methods."""
+    with (FOLDER / "references.csv").open(newline="", encoding="utf-8") as file:
+        return {
+            row["method"]: {
+                "author": row["authors"],
+                "title": row["title"],
+                "note": row["venue"],
+                "year": row["year"],
+            }
+            for row in csv.DictReader(file)
+        }

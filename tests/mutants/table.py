@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mutants import newer
 from mutants.run import Mutant
 
 
@@ -84,7 +85,10 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("images, self.config.domain_block)", "images, 1)"),
             ('"critic_update": "joint"', '"critic_update": "adversarial"'),
             ("excess.log1p().copysign(beyond)", "0 * excess"),
-            ("(x - self.mean) * (self.var", "x * (self.var"),
+            ("(x.detach() - self.mean) * (self.var", "x.detach() * (self.var"),
+            ("_PassGradient.apply(x, found)", "(x - self.mean) * (self.var + self.floor**2).rsqrt()"),
+            ("scores = interaction(scores) + self.offset", "scores = scores + self.offset"),
+            ("scores - scores.mean(1, keepdim=True) - (", "scores - ("),
             ("clamp(min=1 - self.momentum)", "clamp(min=self.momentum)"),
             ('"self": ("contrast",)', '"self": ("sup_contrast",)'),
         ],
@@ -376,7 +380,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     "gcdbench/training/loader.py": {
         LOADER: [
             ('seeded(self.seed, "batches", epoch)', 'seeded(self.seed, "batches")'),
-            ("views, i = views[:, rows], i[rows]", "views = views[:, rows]"),
+            ("views, i = take(views, rows), i[rows]", "views = take(views, rows)"),
             ("np.arange(number)) % len(good)", "np.arange(number)).clip(max=len(good) - 1)"),
         ],
         (*SPLITS, "tests/training/test_loader.py"): [
@@ -427,7 +431,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
 
 MUTANTS = [
     Mutant(file, old, new, tests)
-    for file, by_tests in TABLE.items()
+    for file, by_tests in {**TABLE, **newer.TABLE}.items()
     for tests, changes in by_tests.items()
     for old, new in changes
 ]

@@ -42,14 +42,14 @@ class SetColumn:
     role: str
 
 
-def page(leaderboard: Leaderboard, *, command: str = "") -> str:
-    """Return the whole page; the same records give the same bytes."""
+def page(leaderboard: Leaderboard, *, command: str = "", home: str = "") -> str:
+    """Return the whole page; the same records give the same bytes. ``home`` leads to its site."""
     data = page_data(leaderboard)
-    return _render(
+    return render(
         "page.html.j2",
         **_table(leaderboard),
-        css=_raw("page.css"),
-        js=_raw("page.js"),
+        css=raw("page.css"),
+        js=raw("page.js"),
         colours=Markup(figures.styles(leaderboard)),
         data=Markup(as_script(data)),
         problems=data["problems"],
@@ -62,11 +62,13 @@ def page(leaderboard: Leaderboard, *, command: str = "") -> str:
         against_paper=shown_in("page", AGAINST_PAPER),
         conditions=conditions(leaderboard.collection.records),
         command=command,
+        home=home,
         version=__version__,
     )
 
 
-def _render(template: str, **values: Any) -> str:
+def render(template: str, **values: Any) -> str:
+    """Return a filled-in template."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -193,5 +195,6 @@ def _join(values: Iterable[str]) -> str:
     return ", ".join(sorted(filter(None, values)))
 
 
-def _raw(name: str) -> Markup:
+def raw(name: str) -> Markup:
+    """Return the content of a file next to the templates, not to be escaped."""
     return Markup((TEMPLATES / name).read_text(encoding="utf-8"))

@@ -1,0 +1,81 @@
+"""The verb site: one static site of all leaderboards of a results folder."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gcdbench.cli.report import add_out, writing
+from gcdbench.errors import UserError
+
+if TYPE_CHECKING:
+    from gcdbench.report.leaderboard import Leaderboard
+
+log = logging.getLogger("gcdbench")
+
+
+def add_site(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``site``."""
+    add = parser.add_argument
+    suites = "names of suites, or YAML files (default: all of the project's that have records)"
+    add("--suites", nargs="+", default=(), metavar="SUITE", help=suites)
+    add("--results", type=Path, default=Path("results/runs"), metavar="DIR")
+    add("--data-root", type=Path, metavar="DIR", help="where the datasets are (or GCDBENCH_DATA)")
+    add_out(parser)
+    parser.set_defaults(out=Path("site"))
+
+
+def site(arguments: argparse.Namespace) -> int:
+    """Write a static site of all suites and methods that have records, and print its path."""
+    from gcdbench.core.files import write_atomically
+    from gcdbench.report.page.site import site_files
+
+    boards = _boards(arguments)
+    with writing(arguments):
+        for name, text in site_files(boards):
+            write_atomically(arguments.out / name, text.encode())
+    sys.stdout.write(f"{arguments.out / 'index.html'}\n")
+    return 0
+
+
+def _boards(arguments: argparse.Namespace) -> dict[str, Leaderboard]:
+    """Return the leaderboards of the suites that are asked for and have records."""
+    from gcdbench.core.suites import Suite, suites
+    from gcdbench.experiment import records
+    from gcdbench.experiment.plan import Request, base_name
+    from gcdbench.report.collect import collect
+    from gcdbench.report.leaderboard import make_leaderboard
+
+    if not arguments.results.is_dir():
+        raise UserError(f"--results {arguments.results}: no such folder")
+    seeds: dict[str, set[int]] = {}  # recorded ones, by dataset
+    for record in records.readable(arguments.results):
+        seeds.setdefault(base_name(record.dataset), set()).add(record.seed)
+    boards = {}
+    for suite in arguments.suites or suites():
+        wanted = set().union(*(seeds.get(name, ()) for name in Suite.load(suite).datasets))
+        request = Request(suite, seeds=tuple(sorted(wanted)), data_root=arguments.data_root)
+        try:
+            found = collect(
+                request,
+                arguments.results,
+                any_code=arguments.any_code,
+                as_recorded=arguments.as_recorded,
+            )
+        except UserError as error:
+            if arguments.suites:
+                raise
+            log.debug("%s is left out: %s", suite, error)
+            continue
+        if found.records:
+            boards[Path(suite).stem] = make_leaderboard(found, Path(suite).stem)
+        elif arguments.suites:
+            raise UserError(f"suite {suite}: none of its cells has a record in {arguments.results}")
+    if not boards:
+        raise UserError(
+            f"no suite has a record in {arguments.results}; make some with: gcdbench run"
+        )
+    return boards

@@ -1,0 +1,1 @@
+"""K-means: semi-supervised, balanced, seeding and assignment."""
