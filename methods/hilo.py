@@ -137,7 +137,7 @@ class HiLo(Method):
             terms |= self._contrast(unit_rows(z), labels, rows)
             return Step(terms, encoded.cls, cosines / c.student_temp)
         both = torch.stack([z, reading.z])
-        unit, domains = unit_rows(both), batch.per_view(known_domains(batch))
+        unit, domains = unit_rows(both), known_domains(labels)
         contrasts = self._contrast(unit, torch.stack([labels, domains]), rows)
         terms |= {name: term[0] for name, term in contrasts.items()}
         of_domain = {name: term[1] for name, term in contrasts.items()}
@@ -166,7 +166,8 @@ class HiLo(Method):
         """Return the terms of the domain head: all labelled images are of domain 0."""
         reading = self._read_domain(len(batch))
         reading.take(z, cosines)
-        domains, rows = batch.per_view(known_domains(batch)), batch.in_views(batch.labelled_rows)
+        domains = known_domains(batch.per_view(batch.labels))
+        rows = batch.in_views(batch.labelled_rows)
         contrasts = self._contrast(unit_rows(z), domains, rows)
         return self._domain_terms(reading, contrasts, domains, rows, batch, clock)
 
@@ -319,9 +320,9 @@ class HiLo(Method):
         )
 
 
-def known_domains(batch: Batch) -> Tensor:
-    """Return the domain (B,) of every labelled image, which is 0, UNLABELLED for the others."""
-    return batch.labels.clamp(max=0)  # UNLABELLED is the only negative label
+def known_domains(labels: Tensor) -> Tensor:
+    """Return the domain of every labelled image, which is 0, and UNLABELLED for the others."""
+    return labels.clamp(max=0)  # UNLABELLED is the only negative label
 
 
 class Reading:

@@ -36,7 +36,9 @@ def info_nce(z: Tensor, *, temperature: float = 1.0, normalise: bool = True) -> 
     n = z.shape[-2]
     _check_two_views(n)
     scores = _scores_of_others(unit_rows(z) if normalise else z, temperature).flatten(0, -2)
-    other_view = torch.arange(n, device=z.device).roll(n // 2).repeat(len(scores) // max(n, 1))
+    other_view = torch.arange(n, device=z.device).roll(n // 2)
+    if z.ndim > 2:
+        other_view = other_view.repeat(z.shape[:-2].numel())
     loss = F.cross_entropy(scores, other_view, reduction="none").view(z.shape[:-1])
     return loss.mean(-1) if n else loss.sum(-1)
 

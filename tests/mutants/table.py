@@ -79,7 +79,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("hidden = reverse_gradient(hidden)", "pass"),
             ("fooled = estimate.detach() < INDEPENDENT", "fooled = estimate.detach() > INDEPENDENT"),
             ("batch.here(order[~labelled])", "batch.here(order[labelled])"),
-            ("return batch.labels.clamp(max=0)", "return batch.labels"),
+            ("return labels.clamp(max=0)", "return labels"),
             ("if labelled.all() or not labelled.any()", "if labelled.all()"),
             ("backbone.read_from(config.semantic_block)", "backbone.tap(config.semantic_block)"),
             ("images, self.config.domain_block)", "images, 1)"),
