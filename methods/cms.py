@@ -51,6 +51,11 @@ class CMS(Method):
         "min_lr_share": 5e-3,  # released scripts of the fine-grained datasets; 1e-3 else
     }
     provides: ClassVar[frozenset[str]] = frozenset({"projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "shift": ("uniform", 0.25, 0.75),  # 0.5 in the paper
+        "neighbours": ("choice", 4, 8, 16),  # 8 in the paper
+        "contrast_temp": ("choice", 0.2, 0.25, 0.3, 0.5),  # 0.25 and 0.3 in its scripts
+    }
 
     bank: Tensor
 

@@ -38,6 +38,11 @@ EPS = 1e-8  # inside the detector's logarithms, released
 class DebGCD(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2504.04804"
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "threshold": ("uniform", 0.55, 0.9),  # its scripts
+        "debias_weight": ("choice", 0.5, 1.0, 2.0, 4.0),  # its scripts
+        "entropy_weight": ("choice", 1.0, 2.0, 4.0),  # its scripts
+    }
 
     @dataclass(frozen=True)
     class Config:

@@ -60,6 +60,11 @@ class HiLo(Method):
     train_defaults: ClassVar[dict[str, Any]] = {"lr": 0.05}  # released; the paper's headline row
     techniques: ClassVar[tuple[str, ...]] = ("patchmix", "curriculum")
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "sup_weight": ("uniform", 0.2, 0.5),  # 0.35, as in SimGCD
+        "entropy_weight": ("choice", 0.5, 1.0, 2.0, 4.0),  # SimGCD's scripts
+        "information_weight": ("log", 0.1, 3.0),  # 1 in the paper
+    }
 
     @dataclass(frozen=True)
     class Config:

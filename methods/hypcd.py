@@ -40,6 +40,11 @@ EPS = 1e-5  # of norms and denominators, released
 class HypCD(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2504.06120"
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "longest": ("uniform", 1.2, 2.3),  # its scripts
+        "angle_scale": ("uniform", 0.3, 0.4),  # its scripts
+        "curvature": ("choice", 0.05, 0.1),  # its default and scripts
+    }
 
     @dataclass(frozen=True)
     class Config:

@@ -36,6 +36,11 @@ from gcdbench.plugin import (
 class LegoGCD(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2501.05272"
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "threshold": ("uniform", 0.7, 0.95),  # its scripts
+        "old_weight": ("choice", 1.0, 2.0),  # its scripts
+        "entropy_weight": ("choice", 1.0, 2.0),  # its scripts
+    }
 
     running: Tensor
 

@@ -57,6 +57,11 @@ class SelEx(Method):
         "decay": "all",  # released: biases decay, too
     }
     provides: ClassVar[frozenset[str]] = frozenset({"projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "smoothing": ("choice", 0.1, 0.5, 1.0),  # its README
+        "sup_weight": ("uniform", 0.2, 0.5),  # 0.35 in the released code
+        "contrast_temp": ("log", 0.3, 1.5),  # 1 in the released code
+    }
 
     clusters: Tensor
     radii: Tensor

@@ -36,6 +36,7 @@ from gcdbench.cli import (
 )
 from gcdbench.cli import plan as plans
 from gcdbench.cli.arguments import seed
+from gcdbench.cli.tuning import study, tune
 from gcdbench.core import registry
 from gcdbench.core.config import parse_assignments
 from gcdbench.errors import UserError, unknown
@@ -60,6 +61,9 @@ EXAMPLES = {
   gcdbench run --suite drawshift --methods hilo-patchmix simgcd+mcc --seeds 0 1 2
   gcdbench run --suite drawshift --set train.lr=0.05 --set backbone.train_blocks=2
   gcdbench run --suite ssb-c --methods hilo --data-root /data --device cuda:0""",
+    "tune": """
+  gcdbench tune --suite drawshift --methods simgcd gcd --budget 8      no hidden label is used
+  gcdbench tune --suite drawshift --methods simgcd --show              what is recorded""",
     "plan": """
   gcdbench plan --suite drawshift --seeds 0 1 2              what is done, what the rest costs""",
     "status": """
@@ -192,8 +196,13 @@ def _parser() -> argparse.ArgumentParser:
         sub = verb(name, _with_request(on_request), _first_line(on_request))
         _add_request(sub)
         add(sub)
+    sub = verb("tune", _with_request(tune.tune), _first_line(tune.tune))
+    _add_request(sub)
+    tune.add_tune(sub)
+    run.add_run(sub)
     sub = verb("reproduce", paper.reproduce, _first_line(paper.reproduce))
     paper.add_reproduce(sub)
+    study.add_study(sub)
     _add_selection(sub)
     run.add_run(sub)
     data.add_parser(verbs)

@@ -140,6 +140,28 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class SearchFacts:
+    """A search that chose the settings of a record; no part of the key."""
+
+    criterion: str
+    budget: int  # draws, the defaults among them
+    sampler: str
+    seed: int
+    folds: tuple[int, ...]  # of old classes, that the draws were trained on
+    draw: int  # the winner; 0 are the defaults
+    value: float  # of the winner by the criterion
+    failed: int  # draws without a value
+    cpu_seconds: float  # of all draws
+    settings: Mapping[str, Any]  # of the winner, by section; empty if the defaults won
+    keys: tuple[str, ...]  # of the cells of all draws
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What distinguishes searches of one method on one dataset."""
+        return self.criterion, self.budget, self.sampler, self.seed, self.folds
+
+
+@dataclass(frozen=True)
 class Record:
     """One trained and scored cell."""
 
@@ -157,6 +179,7 @@ class Record:
     provenance: Provenance
     timing: Timing
     predictions_sha256: str = ""  # of the file next to the record; set when that is written
+    searches: tuple[SearchFacts, ...] = ()  # that chose these settings
 
     @property
     def label(self) -> str:
@@ -225,7 +248,10 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values of the present format, without a checksum."""
-        return {"format": FORMAT, **encode_fields(self)}
+        values = {"format": FORMAT, **encode_fields(self)}
+        if not self.searches:
+            del values["searches"]
+        return values
 
 
 # settings that code outside of this module relies on

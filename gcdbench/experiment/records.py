@@ -230,11 +230,16 @@ def is_done(results: Path, cell: Cell, *, since: float = 0.0) -> bool:
 
 
 def same_numbers(one: Record, other: Record) -> bool:
-    """Tell whether two records of a cell differ in nothing but times and machines.
+    """Tell whether two records of a cell differ in nothing but times, machines and searches.
 
     The version of the scores does not count: another version may well give the same scores.
     """
-    about = {"provenance": one.provenance, "timing": one.timing, "scores": one.scores}
+    about = {
+        "provenance": one.provenance,
+        "timing": one.timing,
+        "scores": one.scores,
+        "searches": one.searches,
+    }
     return one == replace(other, **about)  # type: ignore[arg-type]
 
 

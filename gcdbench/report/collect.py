@@ -16,7 +16,7 @@ from gcdbench.core.suites import Suite
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Cell, Request, base_name, make_cells
-from gcdbench.experiment.record import Record, SetScores
+from gcdbench.experiment.record import Record, SearchFacts, SetScores
 from gcdbench.report.matching import differing, is_of, same_data
 
 COLUMNS = ["dataset", "method", "seed", "set", "role", "split", "accuracy"]
@@ -67,6 +67,7 @@ class Collection:
     planned: list[Place] = field(default_factory=list)  # in the order of the plan
     missing: list[Place] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
+    tuned: list[tuple[Record, SearchFacts]] = field(default_factory=list)  # chosen by searches
     folders: dict[str, Path] = field(default_factory=dict)  # key -> folder of the record
     truths: dict[str, Truth] = field(default_factory=dict)  # by dataset
     description: str = ""  # of the suite
@@ -100,10 +101,15 @@ def collect(
     by_key = {cell.key: cell for cell in (make_cells(request) if cells is None else cells)}
     chosen: dict[str, tuple[Path, Record]] = {}
     others: dict[str, list[tuple[Path, Record]]] = {}
+    tuned: list[tuple[Record, SearchFacts]] = []
     wanted = {_place(cell): cell for cell in by_key.values()}
     for path, record in sound.items():
         cell = wanted.get(Place(record.dataset, record.method, record.seed))
         if cell is None:
+            continue
+        chose = [s for s in record.searches if _chosen_for(record, s, cell, any_code, as_recorded)]
+        tuned += [(record, search) for search in chose]
+        if chose and not is_of(record, cell):
             continue
         if is_of(record, cell):
             chosen[cell.key] = path, record
@@ -126,6 +132,7 @@ def collect(
         planned=list(wanted),
         missing=[_place(cell) for key, cell in by_key.items() if key not in chosen],
         left_out=sorted(left_out, key=lambda one: one.path),
+        tuned=tuned,
         folders={record.key: path.parent for path, record in chosen.values()},
         truths=_truths(by_key.values()),
         description=suite.description,
@@ -206,6 +213,20 @@ def _with_recorded_methods(request: Request, sound: Iterable[Record], suite: Sui
             f"make some with: gcdbench run --suite {request.suite}"
         )
     return dataclasses.replace(request, methods=tuple(known))
+
+
+def _chosen_for(
+    record: Record, search: SearchFacts, cell: Cell, any_code: bool, as_recorded: bool
+) -> bool:
+    """Tell whether a record differs from a cell in nothing but what the search chose."""
+    any_code = any_code or as_recorded
+    free = {
+        f"{'' if part == 'train' else 'config.'}{part}.{name}"
+        for part, given in search.settings.items()
+        for name in given
+    }
+    same = same_data(record, cell, any_code=any_code)
+    return same and differing(record, cell, any_code=any_code) <= free
 
 
 def _same_but_code(record: Record, cell: Cell) -> bool:

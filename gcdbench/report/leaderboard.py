@@ -16,6 +16,7 @@ from gcdbench.experiment.record import Record
 from gcdbench.report import paper_numbers, statistics, titles
 from gcdbench.report.collect import SPLITS, Collection
 from gcdbench.report.further_scores import further_scores
+from gcdbench.report.tuned import Tuned, tuned
 
 Key = tuple[Any, ...]  # dataset, set, split, method
 ROLES = ("source", "shifted", "unseen", "validation")
@@ -117,6 +118,11 @@ class Leaderboard:
     def ranking(self) -> statistics.Ranking | None:
         """Average ranks of the methods that have all datasets."""
         return statistics.rank(_complete(_by_dataset(self.scores)))
+
+    @cached_property
+    def tuned(self) -> list[Tuned]:
+        """Methods with settings that searches chose; never ranked together with the others."""
+        return tuned(self)
 
     @cached_property
     def caveats(self) -> list[str]:

@@ -164,7 +164,8 @@ class Method(nn.Module):
     train_defaults: ClassVar[dict[str, Any]] = {}  # the method's own defaults for TrainConfig
     techniques: ClassVar[tuple[str, ...]] = ()  # applied unless it is written as method-technique
     provides: ClassVar[frozenset[str]] = frozenset()  # of: logits, projection
-    # what a step is given of each image: kinds of views (gcdbench/data/views.py), drawn one by one
+    tuning: ClassVar[dict[str, Any]] = {}  # ranges that ``tune`` searches, see experiment/tuning
+    # what a step is given of each image: kinds of views (gcdbench/data/views), drawn one by one
     views: ClassVar[tuple[str, ...]] = ("plain", "plain")
     train_blocks: ClassVar[int] = 1  # the last blocks of the backbone, which are trained
     # of: patches (patch tokens in Encoded.patches), images (pixels, never precomputed features)
@@ -255,6 +256,7 @@ class Technique(nn.Module):
     paper: ClassVar[str] = ""
     # of: logits, projection, tokens, attention (patch embedding and attention in Step.recording)
     requires: ClassVar[frozenset[str]] = frozenset()
+    tuning: ClassVar[dict[str, Any]] = {}  # as of a method
     attention_gradient: bool = False  # whether its terms teach the recorded attention
     # "fit" or "epoch": when it asks for the features of all images, for the estimate of its cost
     sweeps: ClassVar[str] = ""

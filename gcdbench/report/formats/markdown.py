@@ -16,6 +16,7 @@ from gcdbench.report.columns import (
     signed,
     standing_columns,
 )
+from gcdbench.report.formats.tuned import tuned_markdown
 from gcdbench.report.further_scores import GAP, HIDDEN
 from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
@@ -46,6 +47,7 @@ def as_markdown(leaderboard: Leaderboard) -> str:
         if sets := leaderboard.sets_of(dataset):
             parts += [f"## {dataset_title(dataset)}", _dataset(leaderboard, dataset, sets)]
             parts += _selected_with_hidden_labels(leaderboard, dataset, sets)
+    parts += [tuned_markdown(leaderboard.tuned)] if leaderboard.tuned else []
     parts += _against_the_paper(leaderboard) + _compared(leaderboard) + _not_counted(leaderboard)
     return "\n\n".join(parts) + "\n"
 
