@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import faiss
 import torch
 import torch.cuda.amp.common
 import torch.nn.functional as F
@@ -99,6 +100,7 @@ def _functions() -> list[tuple[Any, str, Any]]:
         (torch, "tensor", _tensor(torch.tensor)),
         (torch, "as_tensor", _as_tensor(torch.as_tensor)),
         (F, "scaled_dot_product_attention", _attention),
+        (faiss, "get_num_gpus", lambda: 0),  # it reads tensors by their address: there is none
         (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
         (pinning, "pin_memory", lambda data, device=None: pytree.tree_map(_pinned, data)),
     ]
