@@ -3,8 +3,7 @@
 A detector with features of its own learns for each old class whether an image belongs to it. A
 second classifier of all classes learns from labels and from the confident predictions of the first
 one, weighted by the detector's certainty. Both only shape the features: the first classifier
-predicts. "Released" below is the authors' code. Its scripts train the last two blocks on CUB, Cars
-and Aircraft; a method cannot ask for that, so set ``backbone.train_blocks=2``.
+predicts. "Released" below is the authors' code.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ EPS = 1e-8  # inside the detector's logarithms, released
 
 class DebGCD(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2504.04804"
+    train_blocks: ClassVar[int] = 2  # released scripts for CUB, Cars and Aircraft; 1 for the others
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
     tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
         "threshold": ("uniform", 0.55, 0.9),  # its scripts

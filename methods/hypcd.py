@@ -186,7 +186,6 @@ class Adam(nn.Module):
             return
         grad = torch.cat([p.grad.flatten() for p in moved]).to(self.mean)  # type: ignore[union-attr]
         finite = grad.isfinite().all()
-        grad = grad.where(finite, 0.0)
         self.steps += finite
         self.mean.copy_(torch.where(finite, 0.9 * self.mean + 0.1 * grad, self.mean))
         self.square.copy_(torch.where(finite, 0.999 * self.square + 0.001 * grad**2, self.square))

@@ -32,8 +32,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add("--device", default="auto", help="cpu, cuda, cuda:1, ... (default: all GPUs, else the CPU)")
     add("--jobs", type=positive, metavar="N", help="cells at a time (default: one per GPU)")
     add("--nproc-per-node", type=positive, default=1, metavar="N", help="processes for each cell")
-    loading = "processes that load images, per cell"
-    add("--workers", type=count, default=0, metavar="N", help=loading)
+    loading = "processes that load images, per cell (default: on GPUs cores / GPUs, else none)"
+    add("--workers", type=count, metavar="N", help=loading)
     space = "disk space for frozen features, shared by all cells and processes (default: none)"
     add("--cache-gb", type=amount, default=0.0, metavar="GB", help=space)
     add("--strict", action="store_true", help="fail cells with an image that cannot be read")

@@ -66,6 +66,7 @@ class Standing:
     recorded: int  # cells
     planned: int
     place: int | None = None
+    unconfirmed: int = 0  # cells whose scores could not be recomputed from predictions and labels
 
     @property
     def drop(self) -> float:
@@ -133,6 +134,7 @@ class Leaderboard:
             *_without_new_classes(recorded),
             *_unreadable(recorded),
             *_variants(recorded),
+            *_unconfirmed(self.collection),
         ]
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
@@ -155,6 +157,18 @@ def make_leaderboard(collection: Collection, suite: str) -> Leaderboard:
     """Return the leaderboard of a collection of records."""
     role = "shifted" if "shifted" in set(collection.table["role"]) else "source"
     return Leaderboard(suite, collection, role, _numbers(collection), _standings(collection, role))
+
+
+def _unconfirmed(collection: Collection) -> list[str]:
+    """Say which scores could not be recomputed, if any."""
+    datasets = sorted({place.dataset for place in collection.unconfirmed})
+    if not datasets:
+        return []
+    return [
+        f"‡ The scores of {len(collection.unconfirmed)} of {len(collection.records)} cells (on "
+        f"{', '.join(datasets)}) could not be recomputed from predictions and labels, since the "
+        "images or labels that they were made with are not here. They do not contradict themselves."
+    ]
 
 
 def _unreadable(recorded: Iterable[Record]) -> list[str]:
@@ -285,6 +299,7 @@ def _with_ranks(numbers: list[Number]) -> list[Number]:
 def _standings(collection: Collection, role: str) -> list[Standing]:
     planned = Counter(place.method for place in collection.planned)
     missing = Counter(place.method for place in collection.missing)
+    unconfirmed = Counter(place.method for place in collection.unconfirmed)
     by_role = {name: statistics.scores(collection.table, role=name) for name in ROLES}
     means = {name: _complete(_by_dataset(scores)) for name, scores in by_role.items()}
     ranks = means[role].round(9).rank(axis=1, ascending=False).mean()
@@ -299,6 +314,7 @@ def _standings(collection: Collection, role: str) -> list[Standing]:
             rank=float(ranks.get(method, math.nan)),
             recorded=planned[method] - missing[method],
             planned=planned[method],
+            unconfirmed=unconfirmed[method],
         )
         for method in titles.in_order(planned)
     ]

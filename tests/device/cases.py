@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from device import op_cases, rule_cases
+from device import op_cases, rule_cases, view_cases
 from device.bench import DeviceBench, presets
 from device.pretend.machine import one_gpu
 from device.pretend.tensor import CUDA
@@ -240,6 +240,7 @@ GROUPS: dict[str, Callable[[], dict[str, Case]]] = {
     "caches": cache_cases,
     "resume": resume_cases,
     "scores": score_cases,
+    "views": view_cases.view_cases,
 }
 
 

@@ -52,7 +52,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("(1 - share) * angle[0] + share * distance[0]", "share * angle[0] + (1 - share) * distance[0]"),
             ("yield head, 0.0", "yield head, 1.0"),
             ("self.mean / (1 - 0.9**steps)", "self.mean"),
-            ("grad = grad.where(finite, 0.0)", "pass"),
+            ("change = lr * finite * self.mean", "change = lr * self.mean"),
         ],
     },
     "methods/cms.py": {
@@ -87,6 +87,44 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("torch.optim.Adam([classifier]", "torch.optim.AdamW([classifier]"),
             ("return min(runs, key=lambda run: run[1])[0]", "return max(runs, key=lambda run: run[1])[0]"),
             ("torch.where(known, labels, before)", "before"),
+        ],
+    },
+    "methods/rlcd.py": {
+        of("rlcd"): [
+            ("backbone.final_norm = False", "backbone.final_norm = True"),
+            ("| (labels != UNLABELLED)", "& (labels != UNLABELLED)"),
+            ("both = base.view(2, -1).all(0)", "both = base.view(2, -1).any(0)"),
+            ("first_views = 2.0 * (torch.arange(len(y), device=y.device) < len(y) // 2)", "first_views = torch.ones(len(y))"),
+            ("cosines[:, :old] / c.student_temp, base", "cosines[:, -old:] / c.student_temp, base"),
+            ("target.amax(1) * loss", "loss"),
+            ("view_agreement(cosines / c.agree_temp, labels, every)", "view_agreement(cosines / c.student_temp, labels, every)"),
+            ("(p * (p + EPS).log()).sum()", "(p * p.log()).sum()"),
+            ("apart = ((first.exp() - second.exp()) * (first - second)).sum(1) / 2", "apart = (first.exp() * (first - second)).sum(1)"),
+            ("depth=backbone.num_blocks - 1", "depth=backbone.num_blocks - 2"),
+            ("self.config.block_lr\n", "1.0\n"),
+        ],
+    },
+    "methods/sptnet.py": {
+        of("sptnet"): [
+            ("clock.steps_per_epoch + 1) // c.spell", "clock.steps_per_epoch) // c.spell"),
+            ("        if turn % 2:", "        if not turn % 2:"),
+            ("shown = torch.cat([plain, plain + self", "shown = torch.cat([plain + self.prompts.image() * 0, plain - self"),
+            ("outer[:, None] | outer", "outer[:, None] & outer"),
+            ("place >= patch - width", "place > patch - width"),
+            ("if clock.epoch < first:", "if clock.epoch <= first:"),
+            ("c.prompt_lr * min(", "min("),
+            (".index_add(0, self.places, self.value)", ".index_copy(0, self.places, self.value)"),
+        ],
+    },
+    "methods/mugcd.py": {
+        of("mugcd"): [
+            ("logits[len(batch) :], taught", "logits[: len(batch)], taught"),
+            (".cls[: len(batch)]", ".cls[len(batch) :]"),
+            ("mine.lerp_(theirs, 1 - momentum)", "mine.lerp_(theirs, momentum)"),
+            ("            self.follow(0.0)\n", ""),
+            ("(1 + math.cos(math.pi * done)) / 2", "(1 - math.cos(math.pi * done)) / 2"),
+            ("(taught.float() / sharp)", "(taught.float() / c.student_temp)"),
+            ('head = self.teacher["head"] if taught else self.classifier', "head = self.classifier"),
         ],
     },
 }  # fmt: skip

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gcdbench.training.conformance.bench import (
+    EPOCHS,
     POOL,
     STEPS,
     Bench,
@@ -61,7 +62,7 @@ def check_gradients(make: Callable[[], Bench]) -> None:
     bench = make()
     bench.begin()
     reached: set[str] = set()
-    for _ in range(STEPS):
+    for _ in range(EPOCHS * STEPS if bench.model.has_phases else STEPS):
         bench.update()
         reached |= {n for n, p in bench.model.named_parameters() if p.grad is not None}
     trainable = {n for n, p in bench.model.named_parameters() if p.requires_grad}
