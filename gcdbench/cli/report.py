@@ -144,6 +144,7 @@ def load_leaderboard(
     """Compute the leaderboard of a request; say which records were left out."""
     from gcdbench.report.collect import collect
     from gcdbench.report.leaderboard import make_leaderboard
+    from gcdbench.training.scoring.rescore import judge
 
     collection = collect(
         request,
@@ -151,6 +152,7 @@ def load_leaderboard(
         any_code=_any_code(arguments),
         as_recorded=bool(getattr(arguments, "as_recorded", False)),
         cells=cells,
+        judge=judge,
     )
     by_reason: dict[str, list[str]] = {}
     for one in collection.left_out:

@@ -67,6 +67,7 @@ class Standing:
     recorded: int  # cells
     planned: int
     place: int | None = None
+    unconfirmed: int = 0  # cells whose scores could not be recomputed from predictions and labels
 
     @property
     def drop(self) -> float:
@@ -139,6 +140,7 @@ class Leaderboard:
             *_without_new_classes(recorded),
             *_unreadable(recorded),
             *_variants(recorded),
+            *_unconfirmed(self.collection),
         ]
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
@@ -167,6 +169,18 @@ def make_leaderboard(collection: Collection, suite: str, *, smoke: bool = False)
         by_method = {one.method: replace(one, place=None, rank=math.nan) for one in standings}
         standings = [by_method[method] for method in titles.in_order(by_method)]
     return Leaderboard(suite, collection, role, numbers, standings, smoke)
+
+
+def _unconfirmed(collection: Collection) -> list[str]:
+    """Say which scores could not be recomputed, if any."""
+    datasets = sorted({place.dataset for place in collection.unconfirmed})
+    if not datasets:
+        return []
+    return [
+        f"‡ The scores of {len(collection.unconfirmed)} of {len(collection.records)} cells (on "
+        f"{', '.join(datasets)}) could not be recomputed from predictions and labels, since the "
+        "images or labels that they were made with are not here. They do not contradict themselves."
+    ]
 
 
 def _unreadable(recorded: Iterable[Record]) -> list[str]:
@@ -297,6 +311,7 @@ def _with_ranks(numbers: list[Number]) -> list[Number]:
 def _standings(collection: Collection, role: str) -> list[Standing]:
     planned = Counter(place.method for place in collection.planned)
     missing = Counter(place.method for place in collection.missing)
+    unconfirmed = Counter(place.method for place in collection.unconfirmed)
     by_role = {name: statistics.scores(collection.table, role=name) for name in ROLES}
     means = {name: _complete(_by_dataset(scores)) for name, scores in by_role.items()}
     ranks = means[role].round(9).rank(axis=1, ascending=False).mean()
@@ -311,6 +326,7 @@ def _standings(collection: Collection, role: str) -> list[Standing]:
             rank=float(ranks.get(method, math.nan)),
             recorded=planned[method] - missing[method],
             planned=planned[method],
+            unconfirmed=unconfirmed[method],
         )
         for method in titles.in_order(planned)
     ]

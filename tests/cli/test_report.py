@@ -134,7 +134,7 @@ def test_records_of_any_code_are_asked_for_and_named_in_the_command(
 ):
     asked = []
 
-    def collect(request, results, *, any_code, as_recorded, cells):
+    def collect(request, results, *, any_code, **others):
         asked.append(any_code)
         return made
 

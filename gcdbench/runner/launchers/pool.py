@@ -40,7 +40,7 @@ from gcdbench.runner.options import (
     threads_of_children,
     worker_slots,
 )
-from gcdbench.runner.stop import Interrupted, Stop
+from gcdbench.runner.stop import INTERRUPTED, Interrupted, Stop
 from gcdbench.runner.watchdog import overdue_in
 
 OUTPUT = "output.log"  # output of a process while it ran the cell
@@ -244,6 +244,8 @@ def _serve(parent: int, connection: Connection, slot: WorkerSlot, options: RunOp
         with contextlib.suppress(EOFError, Interrupted, BrokenPipeError):
             while (message := connection.recv()) is not None:
                 connection.send(attempt_with_output(runner, options.results, *message))
+    if stop.asked:  # all is saved; leaving torch in order takes its time, which nobody waits for
+        os._exit(INTERRUPTED)
 
 
 def attempt_with_output(
