@@ -58,7 +58,7 @@ class Folder(Dataset):
             domain: Labelled(images[domain], class_ids([p.split("/")[1] for p in paths], classes))
             for domain, paths in listed.items()
         }
-        found = domain_problem(
+        built = domain_problem(
             name,
             self.config,
             domains,
@@ -66,7 +66,7 @@ class Folder(Dataset):
             num_old=num_old,
             notes={"split": f"{known}{num_old} of {len(classes)} classes are old{note}"},
         )
-        return found if self.config.flip else replace(found, changes=CHANGES - {"flip"})
+        return built if self.config.flip else replace(built, changes=CHANGES - {"flip"})
 
     def parts(self) -> dict[str, Images]:
         """Return the domains."""
