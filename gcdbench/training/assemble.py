@@ -15,6 +15,7 @@ from gcdbench.core import registry
 from gcdbench.data.problem import Problem
 from gcdbench.experiment.plan import Cell
 from gcdbench.nn.backbone import Backbone
+from gcdbench.nn.compiled import compile_trained
 from gcdbench.nn.load import load_backbone
 from gcdbench.nn.parallel import ProcessGroup
 from gcdbench.training.compose import Composed, compose
@@ -49,7 +50,7 @@ def assemble(
     device: torch.device,
     group: ProcessGroup,
     store: FeatureStore,
-    workers: int = 0,
+    workers: int | None = 0,
     strict: bool = False,
 ) -> Assembly:
     """Return the parts of a cell; frozen features come from the store as far as it has them."""
@@ -58,7 +59,13 @@ def assemble(
     pretrained = weights_digest(backbone)
     registry.load("method", cell.spec.method)  # it may define kinds of views
     patch = backbone.image_size // backbone.transformer.grid[0]
-    loader = make_loader(cell, backbone.image_size, patch=patch, workers=workers, strict=strict)
+    loader = make_loader(
+        *(cell, backbone.image_size),
+        patch=patch,
+        device=device,
+        workers=workers,
+        strict=strict,
+    )
     mixed = mixed_precision(config, device)
     trunk = Trunk(backbone, device, owner=cell.key, mixed=mixed)
 
@@ -69,6 +76,8 @@ def assemble(
     features = encoder_of(backbone).compute_features
     number = assumed_classes(cell.task, problem, compute_features=features, seed=cell.seed)
     model = make_model(cell, loader, backbone, num_classes=number).to(device)
+    if config.compile:
+        compile_trained(model, model.backbone)
     batches: Batches = loader
     if config.view_bank and model.cache_depth != "images":
         key = trunk.key(model.backbone)  # a method may have changed what was loaded
@@ -84,7 +93,13 @@ def assemble(
 
 
 def make_loader(
-    cell: Cell, size: int, *, patch: int = 16, workers: int = 0, strict: bool = False
+    cell: Cell,
+    size: int,
+    *,
+    patch: int = 16,
+    device: torch.device | None = None,
+    workers: int | None = 0,
+    strict: bool = False,
 ) -> Loader:
     """Return the loader of a cell's images, for views of ``size`` pixels."""
     info = registry.get("method", cell.spec.method)
@@ -95,6 +110,7 @@ def make_loader(
         patch=patch,
         batch_size=cell.train.batch_size,
         seed=cell.seed,
+        device=device,
         workers=workers,
         draws_per_epoch=cell.train.draws_per_epoch,
         strict=strict,
