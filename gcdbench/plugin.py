@@ -19,7 +19,7 @@ from gcdbench.nn.heads import (
     Prototypes,
     unit_rows_,
 )
-from gcdbench.nn.memory import Ring, last_of_same
+from gcdbench.nn.memory import ReadBack, Ring, last_of_same
 from gcdbench.nn.tokens import Encoded, Patches, Recording, Tokens
 from gcdbench.ops.distance_losses import (
     contrast_by_score,
@@ -38,6 +38,8 @@ from gcdbench.ops.kmeans.balanced import balanced_kmeans
 from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.linkage import ward_clusters
 from gcdbench.ops.losses import (
+    classifier_terms,
+    contrast_terms,
     cross_entropy_on,
     info_nce,
     mean_entropy_deficit,
@@ -79,6 +81,7 @@ from gcdbench.ops.pair_losses import (
 from gcdbench.ops.precision import full_precision, widen
 from gcdbench.ops.random import draw_beta, draw_integers, draw_permutation, draw_uniform, seeded
 from gcdbench.ops.transport import balanced_targets, sinkhorn, unbalanced_transport
+from gcdbench.ops.unit import unit_rows
 from gcdbench.ops.universal_adaptation import (
     Detection,
     adaptive_filling,
@@ -132,6 +135,7 @@ __all__ = [
     "PoolFeatures",
     "ProjectionHead",
     "Prototypes",
+    "ReadBack",
     "Recording",
     "Ring",
     "Step",
@@ -146,7 +150,9 @@ __all__ = [
     "attention_share",
     "balanced_kmeans",
     "balanced_targets",
+    "classifier_terms",
     "contrast_by_score",
+    "contrast_terms",
     "cross_entropy_on",
     "cutmix",
     "cutmix_boxes",
@@ -196,6 +202,7 @@ __all__ = [
     "sup_con",
     "teacher_temperature",
     "unbalanced_transport",
+    "unit_rows",
     "unit_rows_",
     "view_kind",
     "ward_clusters",

@@ -17,7 +17,6 @@ import torch
 from torch import Generator, Tensor, nn
 
 from gcdbench.plugin import (
-    UNLABELLED,
     Backbone,
     Batch,
     Clock,
@@ -114,9 +113,10 @@ class HypCD(Method):
         )
         distil = self_distillation(logits, student_temp=c.student_temp, teacher_temp=teacher_temp)
         spread = mean_entropy_deficit(logits, temperature=c.student_temp)
-        classify = cross_entropy_on(logits, labels, targets=soft, temperature=c.student_temp)
-
-        known = labels != UNLABELLED
+        known = batch.in_views(batch.labelled_rows)
+        classify = cross_entropy_on(
+            logits, labels, targets=soft, rows=known, temperature=c.student_temp
+        )
         near = -pairwise_distances(z, curvature=c.curvature)
         temps = c.contrast_temp, c.sup_contrast_temp
         angle = (

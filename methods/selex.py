@@ -143,7 +143,7 @@ class SelEx(Method):
         whole, *parts = euclidean_distances(z, leading)
         contrast = smoothed_contrast(-whole / c.contrast_temp, far, share=c.smoothing)
         labels = batch.per_view(batch.labels)
-        known = labels != UNLABELLED
+        known = batch.in_views(batch.labelled_rows)
         sup_contrast = contrast_by_score(
             -whole[known][:, known] / c.sup_contrast_temp, labels[known][:, None] == labels[known]
         )

@@ -40,6 +40,9 @@ class TrainConfig:
     view_bank: int = 0  # pre-drawn views per image, kept as frozen features; 0: fresh ones
     # of matrix products on CUDA; auto is float16. A CPU always computes in float32
     precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    compile: bool = (
+        False  # trained blocks and heads by torch.compile, which takes a minute to start
+    )
     eval_tokens: Literal["float32", "float16"] = "float32"  # frozen features in evaluation
     eval_every: int = 0  # epochs between evaluations for the learning curve; 0: the last one only
 

@@ -27,6 +27,7 @@ from gcdbench.nn.tokens import (
     State,
     Tokens,
     Trace,
+    first_of,
     join,
     size_of,
     stack,
@@ -34,6 +35,8 @@ from gcdbench.nn.tokens import (
 from gcdbench.nn.transformer import transformer_of
 
 TokenHook = Callable[[Tensor, int], Tensor]
+AddHook = Callable[[Tensor], Tensor | None]
+TapHook = Callable[[int, Tensor], None]
 # how deep into the backbone a view may be precomputed; traced: tokens with the data of a recording
 CacheDepth = Literal["images", "patches", "traced", "tokens"]
 CPU_CACHE = 20 << 20  # bytes of the widest activations; 8 images of a ViT-B/16
@@ -75,6 +78,8 @@ class Backbone(nn.Module):
         self.adapters = nn.ModuleList()
         self._hooks: Sequence[TokenHook] = ()
         self._cls_hook: Callable[[Tensor], Tensor] | None = None
+        self._add_hook: AddHook | None = None
+        self._tap_hook: TapHook | None = None
         self._recording: Recording | None = None
         self._cast: tuple[object, list[nn.Module]] = (None, [])
         self.group: ProcessGroup = SingleProcess()
@@ -97,7 +102,8 @@ class Backbone(nn.Module):
         made = type(self).__new__(type(self))
         memo[id(self)] = made
         state = {**self.__dict__, "_cast": (None, []), "_hooks": (), "_cls_hook": None}
-        made.__dict__ = copy.deepcopy({**state, "_recording": None}, memo)
+        state |= {"_recording": None, "_add_hook": None, "_tap_hook": None}
+        made.__dict__ = copy.deepcopy(state, memo)
         return made
 
     def untouched(self) -> list[Tensor]:
@@ -162,14 +168,40 @@ class Backbone(nn.Module):
 
     @contextlib.contextmanager
     def hooked(
-        self, tokens: Sequence[TokenHook], cls: Callable[[Tensor], Tensor]
+        self,
+        tokens: Sequence[TokenHook],
+        cls: Callable[[Tensor], Tensor],
+        add: AddHook | None = None,
     ) -> Iterator[None]:
-        """Apply functions to the tokens after each block and to the CLS output, in the context."""
-        self._hooks, self._cls_hook = tokens, cls
+        """Apply functions to the tokens after each block and to the CLS output, in the context.
+
+        ``add`` makes further patch embeddings (m, p, d) of those of the images. They are encoded in
+        the same pass, which takes half the launches of two; ``Recording.added`` is the output. With
+        token hooks, which may mix all rows that they see, nothing is added.
+        """
+        self._hooks, self._cls_hook, self._add_hook = tokens, cls, None if tokens else add
         try:
             yield
         finally:
-            self._hooks, self._cls_hook = (), None
+            self._hooks, self._cls_hook, self._add_hook = (), None, None
+
+    @contextlib.contextmanager
+    def when_tapped(self, hook: TapHook) -> Iterator[None]:
+        """Call a function with a block and its tap (n, d) as soon as that is computed.
+
+        A GPU then works on the later blocks while the CPU works on the tap. It is not called for
+        blocks after the trunk, nor by a process that encodes only a share of the rows.
+        """
+        self._tap_hook = hook
+        try:
+            yield
+        finally:
+            self._tap_hook = None
+
+    def _tapped(self, number: int, cls: Tensor) -> None:
+        if self._tap_hook is not None and self.group.size == 1:
+            with torch.enable_grad():
+                self._tap_hook(number, cls)
 
     def normalise(self, images: Tensor) -> Tensor:
         """Normalise images with values in [0, 1] as the weights expect them."""
@@ -186,24 +218,33 @@ class Backbone(nn.Module):
             x = adapter.images(x)
         return self.transformer.embed(x)
 
-    def trunk(self, patches: Tensor, taps: Collection[int] | None = None) -> Tokens:
-        """Run the frozen blocks on a patch embedding; only changed patches may need gradients."""
+    def trunk(
+        self, patches: Tensor, taps: Collection[int] | None = None, *, images: int | None = None
+    ) -> Tokens:
+        """Run the frozen blocks on a patch embedding; only changed patches may need gradients.
+
+        A recording takes in the first ``images`` rows, by default all.
+        """
         tapped = self.tapped if taps is None else taps
         if len(patches) > (most := self._at_a_time(patches)):
+            hook, self._tap_hook = self._tap_hook, None
             parts = [self.trunk(part, tapped) for part in patches.split(most)]
             taps_of = {b: torch.cat([part.taps[b] for part in parts]) for b in parts[0].taps}
+            self._tap_hook = hook
+            for number, cls in taps_of.items():
+                self._tapped(number, cls)
             return Tokens(torch.cat([part.x for part in parts]), taps_of)
         if self._recording is not None:
-            self._recording.patches, self._recording.maps = patches, []
+            self._recording.begin(patches[:images])
         with torch.set_grad_enabled(patches.requires_grad and torch.is_grad_enabled()):
             x = self.transformer.start(self._apply_hooks(patches, 0))
             rotation = self.transformer.rotation(x)
             found: dict[int, Tensor] = {}
             for number, block in enumerate(self._frozen_blocks(), start=1):
-                self._record(number, block, x, rotation)
-                x = self._apply_hooks(self.transformer.run(number, block, x, rotation), number)
+                x = self._apply_hooks(self._run(number, block, x, rotation), number)
                 if number in tapped:
                     found[number] = self.transformer.norm(x[:, 0])
+                    self._tapped(number, found[number][:images])
         return Tokens(x, found)
 
     def _frozen_blocks(self) -> Sequence[nn.Module]:
@@ -232,27 +273,25 @@ class Backbone(nn.Module):
         with torch.no_grad(), self.recording() as recording:
             tokens = self.trunk(patches, taps)
         none = patches.new_empty(len(patches), 0, self.num_heads, patches.shape[1])
-        maps = torch.stack(recording.maps, dim=1) if recording.maps else none
+        maps = recording.attention.transpose(0, 1) if recording.scores else none
         return replace(tokens, trace=Trace(patches, maps))
 
     def tail(self, tokens: Tokens) -> Encoded:
         """Run the blocks after the trunk; of the last one only the rows that are read."""
         x, taps = tokens.x, dict(tokens.taps)
         if self._recording is not None and tokens.trace is not None:
-            self._recording.patches = tokens.trace.patches
-            self._recording.maps = list(tokens.trace.maps.unbind(1))
+            self._recording.begin(tokens.trace.patches, tokens.trace.maps)
         transformer, added = self.transformer, AddedRows(self._active(), self.num_prefix)
         rotation = transformer.rotation(x) if self.num_frozen < self.num_blocks else None
         for number in range(self.num_frozen + 1, self.num_blocks + 1):
             block = self.vit.blocks[number - 1]
             x = added.enter(x, number)
-            self._record(number, block, x, rotation)
             cut = number == self.num_blocks and not (self._hooks or self.reads_patches)
             if cut:
                 rows = self.num_prefix + added.number if added.number else 1
-                x = transformer.first(number, x, rows, rotation, added.number)
+                x = self._run(number, block, x, rotation, added.number, rows)
             else:
-                x = transformer.run(number, block, x, rotation, added.number)
+                x = self._run(number, block, x, rotation, added.number)
                 x = self._apply_hooks(x, number, added)
             if number in self.tapped:
                 taps[number] = transformer.norm(x[:, 0])
@@ -284,21 +323,66 @@ class Backbone(nn.Module):
     def _encode(self, images: State) -> Encoded:
         if isinstance(images, Tensor):
             images = Patches(self.patches(images))
-        return self.tail(self.trunk(images.x) if isinstance(images, Patches) else images)
+        added = None if self._add_hook is None else self._add_hook(_patches_of(images))
+        return self._encode_with(images, added)
+
+    def _encode_with(self, images: Patches | Tokens, added: Tensor | None) -> Encoded:
+        """Encode images and the patches that are added to them."""
+        if isinstance(images, Tokens):
+            for block, cls in images.taps.items():
+                self._tapped(block, cls)
+        if added is None:
+            return self.tail(self.trunk(images.x) if isinstance(images, Patches) else images)
+        number, recording, hook = len(images), self._recording, self._tap_hook
+        if isinstance(images, Patches) and not added.requires_grad:
+            tokens = self.trunk(torch.cat([images.x, added]), images=number)
+        else:
+            first = self.trunk(images.x) if isinstance(images, Patches) else images
+            self._recording, self._tap_hook = None, None
+            second = self.trunk(added)
+            self._recording, self._tap_hook = recording, hook
+            taps = {b: torch.cat([cls, second.taps[b]]) for b, cls in first.taps.items()}
+            tokens = Tokens(torch.cat([first.x, second.x]), taps, first.trace)
+        encoded = self.tail(tokens)
+        if recording is not None:
+            recording.added = encoded.cls[number:]
+        return first_of(encoded, number)
 
     def _encode_share(self, images: State) -> Encoded:
         """Encode this process's share of the rows and gather the shares of the others."""
-        group, number = self.group, len(images)
-        encoded = self._encode(images[group.rows(number)])
-        if (recording := self._recording) is not None:
-            recording.patches = group.gather(recording.patches, number)
-            recording.maps = [group.gather(maps, number) for maps in recording.maps]
+        group, number, recording = self.group, len(images), self._recording
+        added = None
+        if self._add_hook is not None:  # rows are made of any others, so all embeddings are needed
+            images = Patches(self.patches(images)) if isinstance(images, Tensor) else images
+            added = self._add_hook(_patches_of(images))
+        mine = images[self._share(number)]
+        mine = Patches(self.patches(mine)) if isinstance(mine, Tensor) else mine
+        part = None if added is None else added[self._share(len(added))]
+        encoded = self._encode_with(mine, part)
+        if recording is not None:
+            self._gather_recording(recording, images, 0 if added is None else len(added))
         taps = {block: group.gather(tap, number) for block, tap in encoded.taps.items()}
-        patches, added = (
+        patches, tokens = (
             None if part is None else group.gather(part, number)
             for part in (encoded.patches, encoded.added)
         )
-        return Encoded(group.gather(encoded.cls, number), taps, patches, added)
+        return Encoded(group.gather(encoded.cls, number), taps, patches, tokens)
+
+    def _gather_recording(self, recording: Recording, images: State, added: int) -> None:
+        """Complete a recording of this process's share; embeddings are there if rows were added."""
+        group, number = self.group, len(images)
+        if isinstance(images, Tensor):
+            recording.patches = group.gather(recording.patches, number)
+        else:
+            recording.patches = _patches_of(images)
+        if isinstance(images, Tokens) and images.trace is not None:
+            recording.kept = images.trace.maps
+        recording.scores = [group.gather(scores, number) for scores in recording.scores]
+        if recording.added is not None:
+            recording.added = group.gather(recording.added, added)
+
+    def _share(self, number: int) -> Tensor:
+        return self.group.rows(number).to(self.mean.device, non_blocking=True)
 
     def attention(self, images: Tensor) -> Tensor:
         """Return the CLS-to-patch attention (blocks, n, heads, p) of every block."""
@@ -311,13 +395,28 @@ class Backbone(nn.Module):
             self.tail(self.trunk(patches))
         return recording.attention
 
-    def _record(self, number: int, block: Any, x: Tensor, rotation: Any) -> None:
-        """Note the CLS attention of the block that tokens x are about to enter."""
+    def _run(
+        self,
+        number: int,
+        block: Any,
+        x: Tensor,
+        rotation: Any,
+        extra: int = 0,
+        rows: int | None = None,
+    ) -> Tensor:
+        """Run a block, for its first rows alone if ``rows`` suffice, and record its attention."""
+        given = (number, block, x, rotation, extra)
         if (recording := self._recording) is None:
-            return
-        with torch.set_grad_enabled(recording.gradient and torch.is_grad_enabled()):
-            maps = self.transformer.cls_attention(number, block, x, rotation)
-        recording.maps.append(maps[..., -recording.patches.shape[1] :])
+            if rows is None:
+                return self.transformer.run(*given)
+            return self.transformer.first(number, block, x, rows, rotation, extra)[0]
+        if rows is None:
+            x, scores = self.transformer.run_scored(*given)
+        else:
+            x, scores = self.transformer.first(number, block, x, rows, rotation, extra)
+        taught = recording.gradient and torch.is_grad_enabled()
+        recording.note(scores if taught else scores.detach())
+        return x
 
     def _apply_hooks(self, x: Tensor, number: int, added: AddedRows | None = None) -> Tensor:
         if not self._hooks:
@@ -335,6 +434,14 @@ class Backbone(nn.Module):
         return [one for one in self.adapters if one.active]  # type: ignore[misc]
 
 
+def _patches_of(images: Patches | Tokens) -> Tensor:
+    """Return the patch embedding (n, p, d) of images."""
+    if isinstance(images, Patches):
+        return images.x
+    assert images.trace is not None
+    return images.trace.patches
+
+
 def _with_cast_weights(block: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Return a copy of a block with the weights of its linear layers in another type."""
     made = copy.deepcopy(block)
@@ -345,6 +452,7 @@ def _with_cast_weights(block: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 __all__ = [
+    "AddHook",
     "Backbone",
     "CacheDepth",
     "Encoded",

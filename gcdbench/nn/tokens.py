@@ -100,6 +100,15 @@ class Encoded:
     added: Tensor | None = None  # (n, m, d), same norm: the tokens that an adapter has added
 
 
+def first_of(encoded: Encoded, number: int) -> Encoded:
+    """Return the first rows of an output."""
+    patches, added = (
+        None if part is None else part[:number] for part in (encoded.patches, encoded.added)
+    )
+    taps = {block: cls[:number] for block, cls in encoded.taps.items()}
+    return Encoded(encoded.cls[:number], taps, patches, added)
+
+
 def join(parts: Sequence[Encoded]) -> Encoded:
     """Return the rows of all parts; patches only if all parts have as many."""
     if len(parts) == 1:
@@ -121,10 +130,26 @@ class Recording:
     """Patch embedding and CLS attention of the latest images."""
 
     patches: Tensor = field(default_factory=lambda: torch.empty(0))  # (n, p, d), before the hooks
-    maps: list[Tensor] = field(default_factory=list)  # of each block
+    kept: Tensor | None = None  # (n, blocks, heads, p) maps of the blocks that were not run
+    scores: list[Tensor] = field(default_factory=list)  # of the others, before the softmax
     gradient: bool = False  # whether the maps of trained blocks pass one
+    added: Tensor | None = None  # (m, d) output for the rows that were added to the images
+
+    def begin(self, patches: Tensor, kept: Tensor | None = None) -> None:
+        """Forget earlier images."""
+        self.patches, self.kept, self.scores = patches, kept, []
+
+    def note(self, scores: Tensor) -> None:
+        """Keep the scores (n + m, heads, tokens) of the images' CLS tokens."""
+        self.scores.append(scores[: len(self.patches)])
 
     @property
     def attention(self) -> Tensor:
         """CLS-to-patch attention (blocks, n, heads, p)."""
-        return torch.stack(self.maps)
+        found = [] if self.kept is None else [self.kept.transpose(0, 1)]
+        length = self.patches.shape[1]
+        if len({scores.shape for scores in self.scores}) > 1:  # adapters may add tokens
+            found += [scores.softmax(-1)[None, ..., -length:] for scores in self.scores]
+        elif self.scores:  # all blocks in one softmax, which saves launches
+            found.append(torch.stack(self.scores).softmax(-1)[..., -length:])
+        return found[0] if len(found) == 1 else torch.cat(found)

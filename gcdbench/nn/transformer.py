@@ -83,12 +83,25 @@ class Transformer:
         """Return the output of a block, or of a copy of it."""
         return block(x)
 
-    def first(self, number: int, x: Tensor, rows: int, rotation: Any, extra: int = 0) -> Tensor:
-        """Return the first rows of a block's output."""
-        return self.run(number, self.vit.blocks[number - 1], x, rotation, extra)[:, :rows]
+    def first(
+        self, number: int, block: Any, x: Tensor, rows: int, rotation: Any, extra: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Return the first rows of a block's output, and its CLS token's scores."""
+        x, scores = self.run_scored(number, block, x, rotation, extra)
+        return x[:, :rows], scores
 
-    def cls_attention(self, number: int, block: Any, x: Tensor, rotation: Any) -> Tensor:
-        """Return the attention (n, heads, tokens) of the CLS token in a block."""
+    def run_scored(
+        self, number: int, block: Any, x: Tensor, rotation: Any, extra: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Return the output of a block, and the scores (n, heads, tokens) of its CLS token.
+
+        Their softmax is the attention of the CLS token.
+        """
+        scores = self.cls_scores(number, block, x, rotation)
+        return self.run(number, block, x, rotation, extra), scores
+
+    def cls_scores(self, number: int, block: Any, x: Tensor, rotation: Any) -> Tensor:
+        """Return the scores (n, heads, tokens) of the CLS token in a block."""
         raise NotImplementedError
 
     def _resampled(self, positions: Tensor, patches: int) -> Tensor:
@@ -122,16 +135,42 @@ class PlainTransformer(Transformer):
         """Return the input of the first block."""
         return self.vit.norm_pre(self._with_prefix(patches, self.vit.pos_embed))
 
-    def first(self, number: int, x: Tensor, rows: int, rotation: Any, extra: int = 0) -> Tensor:
-        """Return the first rows of a block's output without computing the others."""
-        return first_rows(self.vit.blocks[number - 1], x, rows)
+    def __init__(self, vit: Any) -> None:
+        super().__init__(vit)
+        self.first_rows = first_rows  # or a compiled version of it
+        self._apart: Tensor | None = None
 
-    def cls_attention(self, number: int, block: Any, x: Tensor, rotation: Any) -> Tensor:
-        """Return the attention (n, heads, tokens) of the CLS token in a block."""
+    def apart(self, device: torch.device) -> Tensor:
+        """Return a mask (heads, 1, heads) that is true off the diagonal; it is made once."""
+        if self._apart is None or self._apart.device != device:
+            self._apart = ~torch.eye(self.num_heads, dtype=torch.bool, device=device)[:, None]
+        return self._apart
+
+    def first(
+        self, number: int, block: Any, x: Tensor, rows: int, rotation: Any, extra: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Return the first rows of a block's output without computing the others, and scores."""
+        if not is_plain(block):
+            return super().first(number, block, x, rows, rotation, extra)
+        return self.first_rows(block, x, rows)
+
+    def run_scored(
+        self, number: int, block: Any, x: Tensor, rotation: Any, extra: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Return the output of a block and its CLS token's scores, of the same queries and keys."""
+        if not is_plain(block):
+            return super().run_scored(number, block, x, rotation, extra)
+        attn = block.attn
+        q, k, v = projections(attn, block.norm1(x), "qkv")
+        mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
+        scores = _scores(attn, q, k, self.apart(x.device))
+        return _after_attention(block, x, mixed.transpose(1, 2).flatten(2)), scores
+
+    def cls_scores(self, number: int, block: Any, x: Tensor, rotation: Any) -> Tensor:
+        """Return the scores (n, heads, tokens) of the CLS token in a block."""
         x = block.norm1(x)
-        (q,) = projections(block.attn, x[:, :1], "q")
-        (k,) = projections(block.attn, x, "k")
-        return (q * block.attn.scale @ k.transpose(-2, -1)).softmax(-1)[:, :, 0]
+        (q,), (k,) = projections(block.attn, x[:, :1], "q"), projections(block.attn, x, "k")
+        return _scores(block.attn, q, k, self.apart(x.device))
 
 
 class RotaryTransformer(Transformer):
@@ -158,8 +197,8 @@ class RotaryTransformer(Transformer):
         block.attn.num_prefix_tokens = self.num_prefix + extra
         return block(x, rope=self._of(number, rotation))
 
-    def cls_attention(self, number: int, block: Any, x: Tensor, rotation: Any) -> Tensor:
-        """Return the attention (n, heads, tokens) of the CLS token in a block."""
+    def cls_scores(self, number: int, block: Any, x: Tensor, rotation: Any) -> Tensor:
+        """Return the scores (n, heads, tokens) of the CLS token in a block."""
         attn, rope = block.attn, self._of(number, rotation)
         x = x if isinstance(block, EvaBlockPostNorm) else block.norm1(x)
         q, k = _query_and_key(attn, x)
@@ -167,7 +206,7 @@ class RotaryTransformer(Transformer):
             prefix = k.shape[2] - rope.shape[-2]
             turned = apply_rot_embed_cat(k[:, :, prefix:], rope, half=attn.rotate_half)
             k = torch.cat([k[:, :, :prefix], turned], dim=2)
-        return (q[:, :, :1] * attn.scale @ k.transpose(-2, -1)).softmax(-1)[:, :, 0]
+        return (q[:, :, :1] * attn.scale @ k.transpose(-2, -1))[:, :, 0]
 
     def _of(self, number: int, rotation: Any) -> Any:
         return rotation[number - 1] if self.vit.rope_mixed and rotation is not None else rotation
@@ -187,29 +226,52 @@ def _query_and_key(attn: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return attn.q_norm(q), attn.k_norm(k)
 
 
-def first_rows(block: Any, x: Tensor, rows: int = 1) -> Tensor:
-    """Return the first rows (n, rows, d) of a plain block's output; row 0 is the CLS token."""
-    attn: Any = block.attn
-    if type(block) is not Block or type(attn) is not Attention:
-        return block(x)[:, :rows]
-    normed = block.norm1(x)
+def is_plain(block: Any) -> bool:
+    """Return whether a block is timm's plain one, whose parts can be run one by one."""
+    attn = getattr(block, "attn", None)
+    return type(block) is Block and type(attn) is Attention and getattr(attn, "gate", None) is None
+
+
+def first_rows(block: Any, x: Tensor, rows: int = 1) -> tuple[Tensor, Tensor]:
+    """Return the first rows (n, rows, d) of a plain block's output, and the CLS token's scores."""
+    attn, normed = block.attn, block.norm1(x)
     linear = rows == 1 and isinstance(attn.k_norm, nn.Identity)
-    mixed = _attended_by_factors(attn, normed) if linear else _attended(attn, normed, rows)
+    mixed, scores = _attended_by_factors(attn, normed) if linear else _attended(attn, normed, rows)
+    return _after_attention(block, x[:, :rows], mixed), scores
+
+
+def _after_attention(block: Any, x: Tensor, mixed: Tensor) -> Tensor:
+    """Return a plain block's output for tokens x whose attention output is ``mixed``."""
+    attn = block.attn
     if getattr(attn, "norm", None) is not None:
         mixed = attn.norm(mixed)
-    y = x[:, :rows] + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
+    y = x + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
     return y + block.drop_path2(block.ls2(block.mlp(block.norm2(y))))
 
 
-def _attended(attn: Any, normed: Tensor, rows: int) -> Tensor:
-    """Return the attention output of the first rows, before the output projection."""
+def _scores(attn: Any, q: Tensor, k: Tensor, apart: Tensor) -> Tensor:
+    """Return the scores (n, heads, tokens) of the first query.
+
+    All heads of an image are in one product with a block-diagonal matrix: a product per head would
+    first copy the keys, which lie side by side.
+    """
+    queries = q[:, :, 0, :, None].expand(-1, -1, -1, q.shape[1]).masked_fill(apart, 0.0)
+    none = q.new_empty(1)  # is not read
+    keys = k.transpose(1, 2).flatten(2)
+    scores = torch.baddbmm(none, keys, queries.flatten(1, 2), beta=0, alpha=attn.scale)
+    return scores.transpose(1, 2)
+
+
+def _attended(attn: Any, normed: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Return the attention output of the first rows before its projection, and scores."""
     (q,) = projections(attn, normed[:, :rows], "q")
     k, v = projections(attn, normed, "kv")
     mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
-    return mixed.transpose(1, 2).flatten(2)
+    scores = (q[:, :, :1] * attn.scale @ k.transpose(-2, -1))[:, :, 0]
+    return mixed.transpose(1, 2).flatten(2), scores
 
 
-def _attended_by_factors(attn: Any, normed: Tensor) -> Tensor:
+def _attended_by_factors(attn: Any, normed: Tensor) -> tuple[Tensor, Tensor]:
     """Return the same of the CLS token without computing a key and a value of every token.
 
     The products are computed in another order: the query is multiplied by the keys' weights once
@@ -219,11 +281,11 @@ def _attended_by_factors(attn: Any, normed: Tensor) -> Tensor:
     (q,) = projections(attn, normed[:, :1], "q")
     _, keys, values = attn.qkv.weight.unflatten(0, (3, attn.num_heads, -1))  # each (heads, e, d)
     asked = torch.einsum("nhe,hed->nhd", q[:, :, 0] * attn.scale, keys)
-    weights = (asked @ normed.transpose(1, 2)).softmax(-1)
-    mixed = torch.einsum("nhd,hed->nhe", weights @ normed, values)
+    scores = asked @ normed.transpose(1, 2)
+    mixed = torch.einsum("nhd,hed->nhe", scores.softmax(-1) @ normed, values)
     if attn.qkv.bias is not None:
         mixed = mixed + attn.qkv.bias[-values.shape[0] * values.shape[1] :].view(values.shape[:2])
-    return mixed.flatten(1)[:, None]
+    return mixed.flatten(1)[:, None], scores
 
 
 def projections(attn: Any, x: Tensor, names: str) -> list[Tensor]:

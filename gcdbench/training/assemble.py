@@ -15,6 +15,7 @@ from gcdbench.core import registry
 from gcdbench.data.problem import Problem
 from gcdbench.experiment.plan import Cell
 from gcdbench.nn.backbone import Backbone
+from gcdbench.nn.compiled import compile_trained
 from gcdbench.nn.load import load_backbone
 from gcdbench.nn.parallel import ProcessGroup
 from gcdbench.training.compose import Composed, compose
@@ -75,6 +76,8 @@ def assemble(
     features = encoder_of(backbone).compute_features
     number = assumed_classes(cell.task, problem, compute_features=features, seed=cell.seed)
     model = make_model(cell, loader, backbone, num_classes=number).to(device)
+    if config.compile:
+        compile_trained(model, model.backbone)
     batches: Batches = loader
     if config.view_bank and model.cache_depth != "images":
         key = trunk.key(model.backbone)  # a method may have changed what was loaded

@@ -119,7 +119,8 @@ class Batch:
 
     def in_views(self, rows: Tensor) -> Tensor:
         """Return the rows of the stack of all views that belong to some rows of the batch."""
-        return torch.cat([rows + view * len(self) for view in range(self.num_views)])
+        later = (rows + view * len(self) for view in range(1, self.num_views))
+        return torch.cat([rows, *later])
 
     def per_view(self, rows: Tensor) -> Tensor:
         """Repeat a per-image tensor (B, ...) for every view: (V*B, ...)."""

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from gcdbench.core import registry
 from gcdbench.core.config import build
 from gcdbench.core.method_spec import MethodSpec
-from gcdbench.nn.backbone import Backbone, CacheDepth, Encoded, Recording, State, TokenHook
+from gcdbench.nn.backbone import (
+    AddHook,
+    Backbone,
+    CacheDepth,
+    Encoded,
+    Recording,
+    State,
+    TokenHook,
+)
 from gcdbench.nn.heads import CosineClassifier
 from gcdbench.ops.losses import cross_entropy_on
 from gcdbench.training.method import (
@@ -100,10 +108,13 @@ class Composed(nn.Module):
         """Run a training step: mix, encode under the hooks, and collect the terms."""
         for technique in self.techniques.values():
             batch = technique.mix(batch, clock)
+        added: dict[str, int] = {}
         with (
             self._recording() as recording,
             self.backbone.hooked(
-                self._token_hooks(batch, clock), lambda f: self._features(f, batch, clock)
+                self._token_hooks(batch, clock),
+                lambda f: self._features(f, batch, clock),
+                self._add_hook(batch, clock, added),
             ),
         ):
             step = replace(self.method.step(batch, clock), recording=recording)
@@ -116,9 +127,12 @@ class Composed(nn.Module):
                 logits, batch.per_view(batch.labels), targets=soft, rows=rows
             )
             step = replace(step, logits=logits)
+        own = () if recording.added is None else recording.added.split(list(added.values()))
+        features = dict(zip(added, own, strict=False))
         for name, technique in self.techniques.items():
-            added = technique.terms(self, batch, step, clock)
-            terms |= {f"{name}.{term}": value for term, value in added.items()}
+            seen = replace(step, added=features.get(name))
+            more = technique.terms(self, batch, seen, clock)
+            terms |= {f"{name}.{term}": value for term, value in more.items()}
         watched = {**self._predicted_new(batch, step), **step.diagnostics}
         return replace(step, terms=terms, diagnostics=watched)
 
@@ -142,6 +156,18 @@ class Composed(nn.Module):
 
         changing = [t for t in self.techniques.values() if type(t).tokens is not Technique.tokens]
         return [hook(technique) for technique in changing]
+
+    def _add_hook(self, batch: Batch, clock: Clock, added: dict[str, int]) -> AddHook | None:
+        """Return a function that makes the rows to add, and notes how many each technique adds."""
+        adding = {n: t for n, t in self.techniques.items() if type(t).add is not Technique.add}
+
+        def add(patches: Tensor) -> Tensor | None:
+            found = {name: t.add(patches, batch, clock) for name, t in adding.items()}
+            rows = {name: part for name, part in found.items() if part is not None and len(part)}
+            added.update({name: len(part) for name, part in rows.items()})
+            return torch.cat(list(rows.values())) if rows else None
+
+        return add if adding else None
 
     def _features(self, features: Tensor, batch: Batch, clock: Clock) -> Tensor:
         for technique in self.techniques.values():

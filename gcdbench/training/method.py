@@ -90,6 +90,7 @@ class Step:
     logits: Tensor | None = None  # (V*B, K), scaled so that softmax is the posterior
     per_sample: Tensor | None = None  # (B,) loss of each image, if the method computes it
     recording: Recording = field(default_factory=Recording)  # if a technique requires attention
+    added: Tensor | None = None  # (m, d) of the rows that the technique has added, see ``add``
     embeddings: Tensor | None = None  # (V*B, e) where ``after_step`` remembers them
     # named scalars to watch: averaged over the steps of an epoch that have them, NaN left out
     diagnostics: dict[str, Tensor] = field(default_factory=dict)
@@ -288,6 +289,14 @@ class Technique(nn.Module):
     def features(self, features: Tensor, batch: Batch, clock: Clock) -> Tensor:
         """Change the CLS features that the method's heads see."""
         return features
+
+    def add(self, patches: Tensor, batch: Batch, clock: Clock) -> Tensor | None:
+        """Return patch embeddings (m, p, d) to encode in the same pass as those of the batch.
+
+        It is called by techniques that require attention. The features are ``Step.added``, or None
+        if the rows could not be added because another technique changes tokens.
+        """
+        return None
 
     def terms(self, model: Model, batch: Batch, step: Step, clock: Clock) -> dict[str, Tensor]:
         """Add loss terms."""
