@@ -133,7 +133,7 @@ def _rank_correlations(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     x, y = (table - table.mean(axis=1, keepdims=True) for table in ranks)
     length = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
     nothing = np.full(len(length), np.nan)
-    return np.divide((x * y).sum(axis=1), length, out=nothing, where=length > 0)
+    return np.asarray(np.divide((x * y).sum(axis=1), length, out=nothing, where=length > 0))
 
 
 def order_of_methods(trials: Sequence[Trial], criterion: str) -> dict[str, float]:
