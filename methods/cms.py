@@ -51,6 +51,11 @@ class CMS(Method):
         "min_lr_share": 5e-3,  # released scripts of the fine-grained datasets; 1e-3 else
     }
     provides: ClassVar[frozenset[str]] = frozenset({"projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "shift": ("uniform", 0.25, 0.75),  # 0.5 in the paper
+        "neighbours": ("choice", 4, 8, 16),  # 8 in the paper
+        "contrast_temp": ("choice", 0.2, 0.25, 0.3, 0.5),  # 0.25 and 0.3 in its scripts
+    }
 
     bank: Tensor
 
@@ -93,9 +98,9 @@ class CMS(Method):
         c, labels = self.config, batch.per_view(batch.labels)
         features = self.encode(batch).cls
         z = F.normalize(self.project(features).float(), dim=1)
-        means = neighbour_means(z.detach(), self.bank, c.neighbours)
+        means = neighbour_means(z.detach(), self.bank, c.neighbours, wait=False)
         shifted = mean_shift_contrast(z, means, share=c.shift, temperature=c.contrast_temp)
-        known = labels != UNLABELLED
+        known = batch.in_views(batch.labelled_rows)
         sup_contrast = sup_con(z[known], labels[known], temperature=c.sup_contrast_temp)
         w = c.sup_weight
         return Step({"meanshift": (1 - w) * shifted, "sup_contrast": w * sup_contrast}, features)
@@ -139,13 +144,14 @@ class Clusters(NamedTuple):
     round: int  # how often the rows were moved; 0: not at all
 
 
-def neighbour_means(x: Tensor, rows: Tensor, k: int, *, skip: int = 1) -> Tensor:
+def neighbour_means(x: Tensor, rows: Tensor, k: int, *, skip: int = 1, wait: bool = True) -> Tensor:
     """Return (n, d): means of the k rows nearest to each of x, without the `skip` nearest ones.
 
-    The nearest row is the image itself where x and rows show the same images.
+    The nearest row is the image itself where x and rows show the same images. Without ``wait`` a
+    GPU searches in float32 alone.
     """
     k = min(k, len(rows) - skip)
-    return rows[k_nearest(x, rows, k + skip).indices[:, skip:]].mean(1)
+    return rows[k_nearest(x, rows, k + skip, wait=wait).indices[:, skip:]].mean(1)
 
 
 @full_precision

@@ -37,6 +37,11 @@ class GCD(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2201.02609"
     train_defaults: ClassVar[dict[str, Any]] = {"decay": "all"}  # released: biases decay, too
     provides: ClassVar[frozenset[str]] = frozenset({"projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "sup_weight": ("uniform", 0.2, 0.5),  # 0.35 in the released code
+        "contrast_temp": ("log", 0.3, 1.5),  # 1 in the released code
+        "sup_contrast_temp": ("log", 0.05, 0.2),  # 0.07 in the released code
+    }
 
     @dataclass(frozen=True)
     class Config:

@@ -36,6 +36,11 @@ from gcdbench.plugin import (
 class LegoGCD(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2501.05272"
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "threshold": ("uniform", 0.7, 0.95),  # its scripts
+        "old_weight": ("choice", 1.0, 2.0),  # its scripts
+        "entropy_weight": ("choice", 1.0, 2.0),  # its scripts
+    }
 
     running: Tensor
 
@@ -114,6 +119,7 @@ class LegoGCD(Method):
             z,
             cosines,
             labels,
+            labelled=batch.in_views(batch.labelled_rows),
             targets=None if batch.targets is None else batch.per_view(batch.targets),
             sup_weight=c.sup_weight,
             entropy_weight=c.entropy_weight,

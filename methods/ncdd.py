@@ -35,6 +35,11 @@ from gcdbench.plugin import (
 class NCDD(Method):
     paper: ClassVar[str] = "a re-creation; named in https://arxiv.org/abs/2408.04591"
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "information_weight": ("log", 0.3, 3.0),  # ours
+        "marginal_weight": ("uniform", 1.0, 4.0),  # ours
+        "sup_weight": ("uniform", 0.2, 0.5),  # as for SimGCD
+    }
 
     @dataclass(frozen=True)
     class Config:

@@ -42,6 +42,11 @@ class ORCA(Method):
         "sampling": "natural",  # released: labelled images in the proportion of the sets
     }
     provides: ClassVar[frozenset[str]] = frozenset({"logits"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "largest_margin": ("uniform", 0.0, 1.0),  # 0.5 in the released code
+        "pair_weight": ("log", 0.3, 3.0),  # 1 in the paper
+        "entropy_weight": ("log", 0.3, 3.0),  # 1 in the paper
+    }
 
     uncertainty: Tensor
     confidence: Tensor

@@ -45,6 +45,11 @@ class PIM(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2212.00334"
     train_defaults: ClassVar[dict[str, Any]] = {"decay": "all"}  # released GCD: biases decay, too
     provides: ClassVar[frozenset[str]] = frozenset({"projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "sup_weight": ("uniform", 0.2, 0.5),  # 0.35 in the released GCD
+        "contrast_temp": ("log", 0.3, 1.5),  # 1 in the released GCD
+        "scale": ("choice", 10.0, 25.0, 50.0),  # 25 in the released code
+    }
 
     @dataclass(frozen=True)
     class Config:
@@ -78,7 +83,7 @@ class PIM(Method):
         c, labels = self.config, batch.per_view(batch.labels)
         features = self.encode(batch).cls
         z = self.project(features)
-        known = labels != UNLABELLED
+        known = batch.in_views(batch.labelled_rows)
         contrast = info_nce(z, temperature=c.contrast_temp)
         sup_contrast = sup_con(z[known], labels[known], temperature=c.sup_contrast_temp)
         w = c.sup_weight

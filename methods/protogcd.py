@@ -35,6 +35,11 @@ from gcdbench.plugin import (
 class ProtoGCD(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2504.03755"
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "separation_weight": ("choice", 0.0, 0.05, 0.1),  # its README
+        "teacher_temp": ("choice", 0.04, 0.05, 0.07),  # 0.05 in the released code
+        "entropy_weight": ("choice", 1.0, 2.0, 4.0),  # 2 in the released code
+    }
 
     @dataclass(frozen=True)
     class Config:
@@ -92,6 +97,7 @@ class ProtoGCD(Method):
             z,
             cosines,
             batch.per_view(batch.labels),
+            labelled=batch.in_views(batch.labelled_rows),
             targets=None if batch.targets is None else batch.per_view(batch.targets),
             sup_weight=c.sup_weight,
             entropy_weight=c.entropy_weight,

@@ -42,6 +42,11 @@ class RankStats(Method):
         "decay": "all",  # released: biases decay, too
     }
     provides: ClassVar[frozenset[str]] = frozenset({"logits"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "top_k": ("choice", 3, 5, 10, 15),  # 5 in the paper, which varies it
+        "consistency_weight": ("choice", 5.0, 15.0, 50.0, 100.0),  # 5 and 50 in its scripts
+        "ramp_share": ("choice", 0.25, 0.5, 0.75),  # 0.25 to 0.75 in its scripts
+    }
 
     @dataclass(frozen=True)
     class Config:

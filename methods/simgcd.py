@@ -32,6 +32,11 @@ from gcdbench.plugin import (
 class SimGCD(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2211.11727"
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "sup_weight": ("uniform", 0.2, 0.5),  # 0.35 in the released code
+        "entropy_weight": ("choice", 0.5, 1.0, 2.0, 4.0),  # 1 to 4 in its scripts
+        "teacher_end": ("choice", 0.03, 0.04, 0.05, 0.06),  # 0.04 in the released code
+    }
 
     @dataclass(frozen=True)
     class Config:

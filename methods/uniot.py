@@ -59,6 +59,11 @@ class UniOT(Method):
         "decay": "all",  # released: biases decay, too
     }
     provides: ClassVar[frozenset[str]] = frozenset({"projection"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "target_weight": ("log", 0.03, 0.3),  # 0.1 in the paper
+        "gamma": ("uniform", 0.5, 0.9),  # 0.7 in the paper
+        "temperature": ("log", 0.05, 0.2),  # 0.1 in the paper
+    }
 
     class_mass: Tensor
 

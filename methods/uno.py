@@ -48,6 +48,11 @@ class UNO(Method):
         "sampling": "natural",  # released: labelled images in the proportion of the sets
     }
     provides: ClassVar[frozenset[str]] = frozenset({"logits"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "temperature": ("log", 0.05, 0.2),  # 0.1 in the paper
+        "epsilon": ("log", 0.03, 0.1),  # 0.05 in the paper
+        "heads": ("integer", 2, 5),  # 4 and 5 in the released code
+    }
 
     head_losses: Tensor
     best_head: Tensor

@@ -24,6 +24,7 @@ from gcdbench import __version__
 from gcdbench.cli import (
     completion,
     data,
+    doctor,
     paper,
     plot,
     plugins,
@@ -36,6 +37,7 @@ from gcdbench.cli import (
 )
 from gcdbench.cli import plan as plans
 from gcdbench.cli.arguments import seed
+from gcdbench.cli.tuning import study, tune
 from gcdbench.core import registry
 from gcdbench.core.config import parse_assignments
 from gcdbench.errors import UserError, unknown
@@ -48,7 +50,6 @@ verbs:
 {verbs}
 
 examples:
-  gcdbench list methods                              list all methods
   gcdbench run --suite drawshift --quick             a tiny version for a look
   gcdbench run --suite drawshift --methods hilo gcd  train, score and rank
   gcdbench report --suite drawshift                  a web page from the records
@@ -60,8 +61,13 @@ EXAMPLES = {
   gcdbench run --suite drawshift --methods hilo-patchmix simgcd+mcc --seeds 0 1 2
   gcdbench run --suite drawshift --set train.lr=0.05 --set backbone.train_blocks=2
   gcdbench run --suite ssb-c --methods hilo --data-root /data --device cuda:0""",
+    "tune": """
+  gcdbench tune --suite drawshift --methods simgcd gcd --budget 8      no hidden label is used
+  gcdbench tune --suite drawshift --methods simgcd --show              what is recorded""",
     "plan": """
   gcdbench plan --suite drawshift --seeds 0 1 2              what is done, what the rest costs""",
+    "doctor": """
+  gcdbench doctor --suite ssb-c --data-root /data            before the first run of a suite""",
     "status": """
   gcdbench status --suite drawshift --watch                  until all cells are done""",
     "leaderboard": """
@@ -192,13 +198,19 @@ def _parser() -> argparse.ArgumentParser:
         sub = verb(name, _with_request(on_request), _first_line(on_request))
         _add_request(sub)
         add(sub)
+    sub = verb("tune", _with_request(tune.tune), _first_line(tune.tune))
+    _add_request(sub)
+    tune.add_tune(sub)
+    run.add_run(sub)
     sub = verb("reproduce", paper.reproduce, _first_line(paper.reproduce))
     paper.add_reproduce(sub)
+    study.add_study(sub)
     _add_selection(sub)
     run.add_run(sub)
     data.add_parser(verbs)
 
     for name, add, function in (
+        ("doctor", doctor.add_doctor, doctor.doctor),
         ("site", site.add_site, site.site),
         ("results", results.add_results, results.results),
         ("list", plugins.add_list, plugins.list_),

@@ -13,6 +13,7 @@ from gcdbench.cli.backbones import check_backbones
 from gcdbench.cli.cost_tables import Total, notes
 from gcdbench.cli.plan import add_device
 from gcdbench.cli.run import execute, finished_anyway, is_main
+from gcdbench.cli.tuning import study
 from gcdbench.core.config import parse_assignments
 from gcdbench.core.files import write_atomically
 from gcdbench.errors import UserError
@@ -40,11 +41,14 @@ EXAMPLES = """examples:
   gcdbench reproduce ssb_c --data-root /data                 the main table; can be resumed
   gcdbench reproduce ablation_step --scale embedded --seeds 0    the same rows on drawings
   gcdbench reproduce ablation_step --show                    recorded and printed numbers
+  gcdbench reproduce selection --scale embedded              which criterion to tune by
 """
 
 
 def reproduce(arguments: argparse.Namespace) -> int:
     """Run a table of the paper and print it with the measured numbers."""
+    if arguments.tables == [study.NAME]:
+        return study.study(arguments)
     choice = Choice(
         scale=arguments.scale,
         datasets=tuple(arguments.datasets),

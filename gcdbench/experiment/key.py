@@ -27,6 +27,7 @@ from gcdbench.errors import UserError
 # the modules that train and score every cell; methods, techniques and datasets are added by name
 ROOTS = ("training/assemble.py", "training/trainer.py", "training/evaluator.py")
 SCORING = "training/scoring/scores.py"  # predictions to scores: has its own version, not in the key
+FOLDS = "data/tuning/folds.py"  # makes the problems on which settings are chosen
 COUNTED = ("training", "ops", "nn", "data")  # folders whose code can change numbers
 FACADE = "gcdbench.plugin"  # re-exports names; the modules that define them are hashed
 
@@ -59,9 +60,10 @@ def file_hash(path: Path) -> str:
     return digest.hexdigest()
 
 
-def code_hash(spec: MethodSpec, dataset: str) -> str:
-    """Return the hash of the code that makes the numbers of a method on a dataset."""
-    return _code_hash(_plugin_files(spec, dataset, registry.file_plugins()))
+def code_hash(spec: MethodSpec, dataset: str, *, folds: bool = False) -> str:
+    """Return the hash of the code that makes the numbers of a method on a dataset, or a fold."""
+    files = _plugin_files(spec, dataset, registry.file_plugins())
+    return _code_hash((*files, PACKAGE / FOLDS) if folds else files)
 
 
 @cache

@@ -97,7 +97,7 @@ class Cell:
         return {
             "problem": self.problem().fingerprint,
             "weights": weights_hash(self.backbone),
-            "code": code_hash(self.spec, self.source),
+            "code": self._code_hash(),
         }
 
     @cached_property
@@ -113,8 +113,11 @@ class Cell:
         """Raise if the code on disk, which may just have been imported, is not that of the key."""
         before = self.fingerprints()["code"]
         forget_code()
-        if code_hash(self.spec, self.source) != before:
+        if self._code_hash() != before:
             raise UserError("code has changed since the run was started: start again")
+
+    def _code_hash(self) -> str:
+        return code_hash(self.spec, self.source, folds=split_fold(self.dataset)[1] is not None)
 
 
 def make_cells(request: Request) -> list[Cell]:
@@ -126,8 +129,9 @@ def make_cells(request: Request) -> list[Cell]:
         raise UserError(f"suite {suite.name} names no default methods: add --methods")
     specs = {s.text: s for s in map(MethodSpec.parse, methods)}
     for name in request.datasets:
-        if base_name(name) not in suite.datasets:
-            raise unknown("dataset", base_name(name), suite.datasets, f"suite {suite.name}")
+        base = base_name(split_fold(name)[0])
+        if base not in suite.datasets:
+            raise unknown("dataset", base, suite.datasets, f"suite {suite.name}")
     _check_sections(request.assignments, specs.values())
     seeds = request.seeds or tuple(suite.data.get("seeds", (0,)))
     cells = []
@@ -147,6 +151,21 @@ def base_name(dataset: str) -> str:
     return name if at and split.isdecimal() else dataset
 
 
+def fold_name(dataset: str, fold: int) -> str:
+    """Return the name of a fold of a dataset, on which settings are chosen.
+
+    >>> fold_name("line+solid", 1), split_fold("line+solid@fold1"), split_fold("line+solid")
+    ('line+solid@fold1', ('line+solid', 1), ('line+solid', None))
+    """
+    return f"{dataset}@fold{fold}"
+
+
+def split_fold(dataset: str) -> tuple[str, int | None]:
+    """Return the name of the dataset of which this is a fold, and which; None if it is none."""
+    name, at, fold = dataset.rpartition("@fold")
+    return (name, int(fold)) if at and fold.isdecimal() else (dataset, None)
+
+
 def _with_class_splits(request: Request, suite: Suite) -> list[str]:
     """Return the names of the datasets, those of class split N (but 0) with @N."""
     names = list(request.datasets or suite.datasets)
@@ -158,6 +177,7 @@ def _with_class_splits(request: Request, suite: Suite) -> list[str]:
 
 def _source_config(suite: Suite, dataset: str) -> dict[str, Any]:
     """Return the settings of a suite's dataset, with the class split that its name asks for."""
+    dataset, _ = split_fold(dataset)
     base = base_name(dataset)
     config = dict(suite.datasets[base].get("config", {}))
     if base != dataset:
@@ -166,7 +186,8 @@ def _source_config(suite: Suite, dataset: str) -> dict[str, Any]:
 
 
 def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cell:
-    entry, info = suite.datasets[base_name(dataset)], registry.get("method", spec.method)
+    entry = suite.datasets[base_name(split_fold(dataset)[0])]
+    info = registry.get("method", spec.method)
     where = f"suite {suite.name}, dataset {dataset}"
     layers = [suite.data, entry]
     if request.quick:
@@ -184,7 +205,9 @@ def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cel
         given.get("train", {}),
     )
     backbone = merge(
+        {key: info.constants[key] for key in ("train_blocks",) if key in info.constants},
         *(layer.get("backbone", {}) for layer in layers),
+        *(layer.get("backbone", {}) for layer in by_method),
         preset.get("backbone", {}),
         given.get("backbone", {}),
     )
@@ -270,7 +293,7 @@ def build_problem(
 @cache
 def _problem(key: str, root: Path | None) -> Problem:
     source, config, limit, name, exclude = json.loads(key)
-    where = f"dataset {name}"
+    where, fold = f"dataset {name}", split_fold(name)[1]
     try:
         problem = make_dataset(source, root, config, where=where).problem(name)
     except UserError:
@@ -280,7 +303,14 @@ def _problem(key: str, root: Path | None) -> Problem:
         raise UserError(f"{where}: {path} cannot build it ({text.rstrip(': ')})") from error
     if exclude is not None:
         problem = problem.without(*read_exclusions(Path(exclude)))
-    return problem if limit is None else problem.limited(limit)
+    problem = problem if limit is None else problem.limited(limit)
+    return problem if fold is None else _fold_of(problem, fold)
+
+
+def _fold_of(problem: Problem, fold: int) -> Problem:
+    from gcdbench.data.tuning.folds import hide_classes  # imports all corruptions
+
+    return hide_classes(problem, fold)
 
 
 def _check_sections(assignments: Mapping[str, Any], specs: Iterable[MethodSpec]) -> None:

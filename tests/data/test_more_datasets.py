@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import more_trees
-from helpers.data_verbs import problem
+from helpers.data_verbs import call, problem
 
 from gcdbench.data.class_splits import class_order
 from gcdbench.data.datasets.clevr4 import TAXONOMIES
@@ -115,6 +115,7 @@ def test_clevr4_has_four_taxonomies_of_one_set_of_images(tmp_path, taxonomy):
     assert found.labels.tolist() == targets
     assert (found.num_old, found.num_classes) == (5, 10)
     assert set(found.labelled.tolist()) == released_half(targets, set(range(5)))
+    assert ("colour" in found.changes) == (taxonomy != "color")
 
 
 def test_an_unknown_value_of_clevr4_is_named_with_its_image(tmp_path):
@@ -178,6 +179,44 @@ def test_the_spelling_and_depth_of_folders_do_not_matter(tmp_path):
     (tmp_path / "c" / "OfficeHome").mkdir(parents=True)
     shutil.move(tmp_path / "b" / "office_home", tmp_path / "c" / "OfficeHome" / "data")
     assert problem("folder", tmp_path / "c", **asked).fingerprint == before.fingerprint
+
+
+def test_the_name_of_the_archive_of_office_home_is_known(tmp_path):
+    folder = more_trees.domain_folders(tmp_path, "office_home", each=1)
+    asked = {"path": "OfficeHome", "classes": "office_home", "source": "Art"}
+    asked |= {"shifted": ["Real World"], "protocol": "cross-domain"}
+    before = problem("folder", tmp_path, **asked).fingerprint
+    folder.rename(tmp_path / "OfficeHomeDataset_10072016")
+    (tmp_path / "OfficeHome-features").mkdir()
+    assert problem("folder", tmp_path, **asked).fingerprint == before
+
+
+@pytest.mark.parametrize("place", ["clevr_4_10k/clevr_4_10k", "archive", "archive/clevr_4_10k"])
+def test_data_may_be_one_folder_further_down(tmp_path, place):
+    folder = more_trees.clevr4(tmp_path / "new", 40)
+    before = problem("clevr4", tmp_path / "new").fingerprint
+    (tmp_path / "old" / place).parent.mkdir(parents=True)
+    folder.rename(tmp_path / "old" / place)
+    assert problem("clevr4", tmp_path / "old").fingerprint == before
+
+
+def test_stats_and_verify_name_missing_images_and_empty_classes(tmp_path, capsys, caplog):
+    folder = more_trees.clevr4(tmp_path, 40)
+    (folder / "images/CLEVR_new_000005.png").unlink()
+    call("stats", "--suite", "clevr-4", "--data-root", tmp_path)
+    assert "1 of 36 images of train are missing, the first is" in caplog.text
+    assert call("verify", "clevr4", "--no-decode", "--data-root", tmp_path) == 1
+    assert "missing: " in capsys.readouterr().out
+    folder = more_trees.domain_folders(tmp_path, "vlcs", each=1)
+    (folder / "SUN09/car/000.jpg").unlink()
+    (folder / "notes").mkdir()
+    caplog.clear()
+    call("stats", "--suite", "vlcs", "--data-root", tmp_path)
+    call("verify", "--suite", "vlcs", "--no-decode", "--data-root", tmp_path)
+    text = capsys.readouterr().out
+    for said in ("SUN09/car: no image of this class", "notes: no image of this domain"):
+        assert said in caplog.text
+        assert said in text
 
 
 def test_a_class_that_a_fixed_list_does_not_have_is_named(tmp_path):

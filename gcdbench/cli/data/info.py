@@ -97,7 +97,7 @@ def _print(row: dict[str, Any]) -> None:
         size = VARIANTS * row["images"]["test"] * STORED / 1e9
         say(f"            (make-ssb-c writes about {size:.0f} GB at 256 px)")
     if row["disk"]:
-        say(f"  disk      {row['disk']}")
+        say(f"  disk      about {row['disk']}")
     if row["folders"]:
         say(f"  folder    <data root>/{row['folders'][0]}/ with")
     for line in (row["layout"] or "").splitlines():

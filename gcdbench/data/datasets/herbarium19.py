@@ -35,7 +35,8 @@ class Herbarium19(Dataset):
     )
     layout: ClassVar[str] = """\
 small-train/<class>/<image>.jpg
-herbarium_19_class_splits.pkl, if you have GCD's list of old classes"""
+herbarium_19_class_splits.pkl, if you have GCD's list of old classes (here or in the data root);
+without it they are the draw of GCD's code, which was not checked against that list"""
     expected: ClassVar[dict[str, int]] = {"train": 34225}
 
     @dataclass(frozen=True)

@@ -48,6 +48,7 @@ def as_json(leaderboard: Leaderboard) -> str:
         "ranked_by": {"role": leaderboard.role, "split": "All"},
         "methods": [_fields(standings, one) for one in leaderboard.standings],
         "numbers": [_fields(numbers, one) for one in leaderboard.numbers],
+        "tuned": [one.as_dict() for one in leaderboard.tuned],
         "comparisons": [one.__dict__ for one in leaderboard.comparisons],
         "ranking": None if ranking is None else ranking.__dict__,
         "caveats": leaderboard.caveats,

@@ -16,6 +16,7 @@ from gcdbench.report.columns import (
     signed,
     standing_columns,
 )
+from gcdbench.report.formats.tuned import tuned_markdown
 from gcdbench.report.further_scores import GAP, HIDDEN
 from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
@@ -36,16 +37,15 @@ def as_markdown(leaderboard: Leaderboard) -> str:
     parts = [f"# {leaderboard.suite}"]
     if leaderboard.collection.description:
         parts.append(_sentence(as_text(leaderboard.collection.description)))
-    parts.append(
-        "Clustering accuracy in percent, mean ± standard deviation over seeds. **Best**, "
-        "*second best*."
-    )
+    marked = "" if leaderboard.smoke else " **Best**, *second best*."
+    parts.append(f"Clustering accuracy in percent, mean ± standard deviation over seeds.{marked}")
     parts.append(_overall(leaderboard))
     parts += [f"> {sentence}" for sentence in leaderboard.caveats]
     for dataset in leaderboard.collection.datasets:
         if sets := leaderboard.sets_of(dataset):
             parts += [f"## {dataset_title(dataset)}", _dataset(leaderboard, dataset, sets)]
             parts += _selected_with_hidden_labels(leaderboard, dataset, sets)
+    parts += [tuned_markdown(leaderboard.tuned)] if leaderboard.tuned else []
     parts += _against_the_paper(leaderboard) + _compared(leaderboard) + _not_counted(leaderboard)
     return "\n\n".join(parts) + "\n"
 
