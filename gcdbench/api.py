@@ -128,9 +128,10 @@ class Benchmark:
 
     def _collect(self) -> Collection:
         from gcdbench.report.collect import collect
+        from gcdbench.training.scoring.rescore import judge
 
         request = self._request()
-        return collect(request, Path(self.results), cells=make_cells(request))
+        return collect(request, Path(self.results), cells=make_cells(request), judge=judge)
 
 
 def load_records(results: str | Path = "results/runs") -> list[Record]:

@@ -8,7 +8,8 @@ of gcdbench. What a plug-in imports from here is part of its cells' key, the res
 from __future__ import annotations
 
 from gcdbench.data.views import Views, view_kind
-from gcdbench.nn.backbone import Backbone, Encoded, Patches, Recording, Tokens
+from gcdbench.nn.adapters import PIXELS, Adapter, AddedTokens, DeepPrompts, LoRA, PixelPrompt
+from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.critics import CosineCritic, MLPCritic, js_mutual_information
 from gcdbench.nn.heads import (
     CosineClassifier,
@@ -18,7 +19,8 @@ from gcdbench.nn.heads import (
     Prototypes,
     unit_rows_,
 )
-from gcdbench.nn.memory import Ring, last_of_same
+from gcdbench.nn.memory import ReadBack, Ring, last_of_same
+from gcdbench.nn.tokens import Encoded, Patches, Recording, Tokens
 from gcdbench.ops.distance_losses import (
     contrast_by_score,
     euclidean_distances,
@@ -36,6 +38,8 @@ from gcdbench.ops.kmeans.balanced import balanced_kmeans
 from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.linkage import ward_clusters
 from gcdbench.ops.losses import (
+    classifier_terms,
+    contrast_terms,
     cross_entropy_on,
     info_nce,
     mean_entropy_deficit,
@@ -77,6 +81,7 @@ from gcdbench.ops.pair_losses import (
 from gcdbench.ops.precision import full_precision, widen
 from gcdbench.ops.random import draw_beta, draw_integers, draw_permutation, draw_uniform, seeded
 from gcdbench.ops.transport import balanced_targets, sinkhorn, unbalanced_transport
+from gcdbench.ops.unit import unit_rows
 from gcdbench.ops.universal_adaptation import (
     Detection,
     adaptive_filling,
@@ -84,14 +89,15 @@ from gcdbench.ops.universal_adaptation import (
     nearest_neighbours,
     private_class_loss,
 )
+from gcdbench.training.batch import Batch
 from gcdbench.training.conformance import CHECKS, Bench
 from gcdbench.training.method import (
-    Batch,
     Clock,
     EpochPlan,
     FitContext,
     Method,
     Model,
+    Phase,
     PoolFeatures,
     Step,
     Task,
@@ -100,28 +106,36 @@ from gcdbench.training.method import (
 
 __all__ = [
     "CHECKS",
+    "PIXELS",
     "UNLABELLED",
+    "Adapter",
+    "AddedTokens",
     "Backbone",
     "Batch",
     "Bench",
     "Clock",
     "CosineClassifier",
     "CosineCritic",
+    "DeepPrompts",
     "Detection",
     "Encoded",
     "EpochPlan",
     "FitContext",
     "GCDHead",
     "KMeansResult",
+    "LoRA",
     "MLPCritic",
     "Method",
     "Model",
     "MultiHeadPrototypes",
     "Neighbours",
     "Patches",
+    "Phase",
+    "PixelPrompt",
     "PoolFeatures",
     "ProjectionHead",
     "Prototypes",
+    "ReadBack",
     "Recording",
     "Ring",
     "Step",
@@ -136,7 +150,9 @@ __all__ = [
     "attention_share",
     "balanced_kmeans",
     "balanced_targets",
+    "classifier_terms",
     "contrast_by_score",
+    "contrast_terms",
     "cross_entropy_on",
     "cutmix",
     "cutmix_boxes",
@@ -186,6 +202,7 @@ __all__ = [
     "sup_con",
     "teacher_temperature",
     "unbalanced_transport",
+    "unit_rows",
     "unit_rows_",
     "view_kind",
     "ward_clusters",

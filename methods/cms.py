@@ -98,9 +98,9 @@ class CMS(Method):
         c, labels = self.config, batch.per_view(batch.labels)
         features = self.encode(batch).cls
         z = F.normalize(self.project(features).float(), dim=1)
-        means = neighbour_means(z.detach(), self.bank, c.neighbours)
+        means = neighbour_means(z.detach(), self.bank, c.neighbours, wait=False)
         shifted = mean_shift_contrast(z, means, share=c.shift, temperature=c.contrast_temp)
-        known = labels != UNLABELLED
+        known = batch.in_views(batch.labelled_rows)
         sup_contrast = sup_con(z[known], labels[known], temperature=c.sup_contrast_temp)
         w = c.sup_weight
         return Step({"meanshift": (1 - w) * shifted, "sup_contrast": w * sup_contrast}, features)
@@ -144,13 +144,14 @@ class Clusters(NamedTuple):
     round: int  # how often the rows were moved; 0: not at all
 
 
-def neighbour_means(x: Tensor, rows: Tensor, k: int, *, skip: int = 1) -> Tensor:
+def neighbour_means(x: Tensor, rows: Tensor, k: int, *, skip: int = 1, wait: bool = True) -> Tensor:
     """Return (n, d): means of the k rows nearest to each of x, without the `skip` nearest ones.
 
-    The nearest row is the image itself where x and rows show the same images.
+    The nearest row is the image itself where x and rows show the same images. Without ``wait`` a
+    GPU searches in float32 alone.
     """
     k = min(k, len(rows) - skip)
-    return rows[k_nearest(x, rows, k + skip).indices[:, skip:]].mean(1)
+    return rows[k_nearest(x, rows, k + skip, wait=wait).indices[:, skip:]].mean(1)
 
 
 @full_precision

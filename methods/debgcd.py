@@ -3,8 +3,7 @@
 A detector with features of its own learns for each old class whether an image belongs to it. A
 second classifier of all classes learns from labels and from the confident predictions of the first
 one, weighted by the detector's certainty. Both only shape the features: the first classifier
-predicts. "Released" below is the authors' code. Its scripts train the last two blocks on CUB, Cars
-and Aircraft; a method cannot ask for that, so set ``backbone.train_blocks=2``.
+predicts. "Released" below is the authors' code.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gcdbench.plugin import (
-    UNLABELLED,
     Backbone,
     Batch,
     Clock,
@@ -38,6 +36,7 @@ EPS = 1e-8  # inside the detector's logarithms, released
 
 class DebGCD(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2504.04804"
+    train_blocks: ClassVar[int] = 2  # released scripts for CUB, Cars and Aircraft; 1 for the others
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
     tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
         "threshold": ("uniform", 0.55, 0.9),  # its scripts
@@ -142,6 +141,7 @@ class DebGCD(Method):
     ) -> dict[str, Tensor]:
         """Return the weighted terms of the outputs of all heads (2B, .), view-major."""
         c, labels = self.config, batch.per_view(batch.labels)
+        known_rows, hidden = map(batch.in_views, (batch.labelled_rows, batch.unlabelled_rows))
         targets = None if batch.targets is None else batch.per_view(batch.targets)
         teacher_temp = teacher_temperature(
             clock.epoch,
@@ -155,6 +155,7 @@ class DebGCD(Method):
             z,
             cosines,
             labels,
+            labelled=known_rows,
             targets=targets,
             sup_weight=c.sup_weight,
             entropy_weight=c.entropy_weight,
@@ -163,11 +164,13 @@ class DebGCD(Method):
             sup_contrast_temp=c.sup_contrast_temp,
         )
         pairs = (detected / c.detect_temp).unflatten(1, (2, -1))  # (2B, 2, old): not c, is c
-        hidden = labels == UNLABELLED
-        known = one_vs_all_loss(pairs[~hidden], labels[~hidden])
-        doubt = c.detect_entropy_weight * detector_entropy(pairs[hidden])
-        agree = detector_disagreement(pairs[hidden])
-        by_label = cross_entropy_on(debiased, labels, targets=targets, temperature=c.student_temp)
+        known = one_vs_all_loss(pairs[known_rows], labels[known_rows])
+        unknown = pairs[hidden]
+        doubt = c.detect_entropy_weight * detector_entropy(unknown)
+        agree = detector_disagreement(unknown)
+        by_label = cross_entropy_on(
+            debiased, labels, targets=targets, rows=known_rows, temperature=c.student_temp
+        )
         by_pseudo = mean_or_zero(self.pseudo_losses(debiased, cosines, pairs)[hidden])
         share = c.pseudo_weight
         return {
@@ -211,7 +214,7 @@ def one_vs_all_loss(pairs: Tensor, labels: Tensor) -> Tensor:
     """
     outside, inside = pairs.softmax(1).unbind(1)
     own = F.one_hot(labels, pairs.shape[2]).bool()
-    positive = -(inside[own] + EPS).log()
+    positive = -(inside.gather(1, labels[:, None]) + EPS).log()
     # a single old class has no other one: its own, at zero, then is the hardest
     negative = (-(outside + EPS).log()).masked_fill(own, 0.0).amax(1)
     return mean_or_zero(positive) + mean_or_zero(negative)

@@ -10,10 +10,12 @@ lets it minimise the estimate along with the features, with a critic too simple 
 The default follows the mathematics: the critic, a perceptron as printed, maximises the estimate
 while the features minimise it, in one backward pass through a gradient reversal. An estimate has no
 lower bound for features that fool the critic, so they are held to what independence gives, and
-beyond a limit the critic's scores grow as a logarithm only: without both, training can run away.
-Supervised contrast with a single domain label can make the domain projection nearly constant, so
-the critic sees every dimension in units of its own deviation. The preset ``released`` repeats the
-authors' code. "Released" below is that code.
+beyond a limit the critic's scores grow as a logarithm only. Supervised contrast with a single
+domain label can make the domain projection nearly constant, so the critic sees every dimension in
+units of its own deviation. Of its scores only the interaction counts: what depends on one of the
+two features alone says nothing of dependence, but by shifting it all features together can fool a
+critic within a few steps. The preset ``released`` repeats the authors' code. "Released" below is
+that code.
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from gcdbench.plugin import (
@@ -36,16 +37,19 @@ from gcdbench.plugin import (
     Method,
     MLPCritic,
     ProjectionHead,
+    ReadBack,
     Step,
     Task,
+    classifier_terms,
+    contrast_terms,
     cross_entropy_on,
     full_precision,
     js_mutual_information,
-    parametric_terms,
     reverse_gradient,
     self_distillation,
     semi_supervised_kmeans,
     teacher_temperature,
+    unit_rows,
 )
 
 INDEPENDENT = -2 * math.log(2)  # the estimate of a critic that sees no dependence
@@ -77,6 +81,7 @@ class HiLo(Method):
         critic_update: Literal["adversarial", "joint"] = "adversarial"  # ours; released: joint
         # scaled: every projection at length sqrt(e); standardised: then every dimension, too
         critic_inputs: Literal["standardised", "scaled", "raw"] = "standardised"  # ours
+        critic_scores: Literal["interaction", "raw"] = "interaction"  # ours; released: raw
         critic_limit: float | None = 5.0  # of its scores, ours; released: none needed
         stop_at_independence: bool = True  # ours: features that fool the critic gain nothing more
         critic_dim: int = 512  # hidden width of the perceptron, ours; not in the paper
@@ -102,6 +107,7 @@ class HiLo(Method):
                 "critic": "cosine",
                 "critic_update": "joint",
                 "critic_inputs": "raw",
+                "critic_scores": "raw",
                 "critic_limit": None,
                 "kmeans_tol": 1e-4,
             },
@@ -116,58 +122,93 @@ class HiLo(Method):
             backbone.tap(config.domain_block)
             self.domain = Head(backbone.dim, config.num_domains, config, task.generator("domain"))
             self.critic = make_critic(config, task.generator("critic"))
+            if config.critic_scores == "interaction":
+                self.offset = nn.Parameter(torch.zeros(()))  # of all scores
             if config.critic_inputs == "standardised":
-                self.scales = nn.ModuleList(Standardise(config.projection_dim) for _ in range(2))
+                self.scales = Standardise(config.projection_dim, groups=2)
 
     def step(self, batch: Batch, clock: Clock) -> Step:
-        c = self.config
-        encoded = self.encode(batch)
+        c, reading = self.config, self._read_domain(len(batch)) if self.config.disentangle else None
+        encoded = self._encode(batch, reading)
         z, cosines = self.semantic(encoded.cls)
-        watched: dict[str, Tensor] = {}
+        labels, rows = batch.per_view(batch.labels), batch.in_views(batch.labelled_rows)
+        targets = None if batch.targets is None else batch.per_view(batch.targets)
         terms = {
             "distil": (1 - c.sup_weight) * self._distil(cosines, clock),
-            **parametric_terms(
-                z,
-                cosines,
-                batch.per_view(batch.labels),
-                labelled=batch.in_views(batch.labelled_rows),
-                targets=None if batch.targets is None else batch.per_view(batch.targets),
-                entropy_weight=c.entropy_weight,
-                **self._shared(),
-            ),
+            **self._classify(cosines, labels, rows, c.entropy_weight, targets),
         }
-        if c.disentangle:
-            domain_z, domain_cosines = self.domain(encoded.taps[c.domain_block])
-            domain_terms = self.domain_terms(domain_z, domain_cosines, batch, clock)
-            terms |= {f"domain_{name}": term for name, term in domain_terms.items()}
-            information, watched = self.information(z, domain_z)
-            terms["information"] = c.information_weight * information
+        watched: dict[str, Tensor] = {}
+        if reading is None:
+            terms |= self._contrast(unit_rows(z), labels, rows)
+            return Step(terms, encoded.cls, cosines / c.student_temp)
+        both = torch.stack([z, reading.z])
+        unit, domains = unit_rows(both), known_domains(labels)
+        contrasts = self._contrast(unit, torch.stack([labels, domains]), rows)
+        terms |= {name: term[0] for name, term in contrasts.items()}
+        of_domain = {name: term[1] for name, term in contrasts.items()}
+        others = self._domain_terms(reading, of_domain, domains, rows, batch, clock)
+        terms |= {f"domain_{name}": term for name, term in others.items()}
+        information, watched = self._information(both, unit)
+        terms["information"] = c.information_weight * information
         return Step(terms, encoded.cls, cosines / c.student_temp, diagnostics=watched)
+
+    def _read_domain(self, images: int) -> Reading:
+        return Reading(self.domain, images, self.config.domain_block)
+
+    def _encode(self, batch: Batch, reading: Reading | None) -> Any:
+        """Encode a batch; the domain head acts as soon as its block has been computed."""
+        if reading is None:
+            return self.encode(batch)
+        with self.backbone.when_tapped(reading):
+            encoded = self.encode(batch)
+        if not reading.done:  # several processes share the batch
+            reading(reading.block, encoded.taps[reading.block])
+        return encoded
 
     def domain_terms(
         self, z: Tensor, cosines: Tensor, batch: Batch, clock: Clock
     ) -> dict[str, Tensor]:
         """Return the terms of the domain head: all labelled images are of domain 0."""
-        c, known = self.config, torch.where(batch.labelled, 0, UNLABELLED)
+        reading = self._read_domain(len(batch))
+        reading.take(z, cosines)
+        domains = known_domains(batch.per_view(batch.labels))
+        rows = batch.in_views(batch.labelled_rows)
+        contrasts = self._contrast(unit_rows(z), domains, rows)
+        return self._domain_terms(reading, contrasts, domains, rows, batch, clock)
+
+    def _domain_terms(
+        self,
+        reading: Reading,
+        contrasts: dict[str, Tensor],
+        domains: Tensor,
+        rows: Tensor,
+        batch: Batch,
+        clock: Clock,
+    ) -> dict[str, Tensor]:
+        """Return the same from the contrastive terms, known domains (2B,) and labelled rows."""
+        c = self.config
+        on = {"both": ("contrast", "sup_contrast"), "self": ("contrast",), "none": ()}
+        return {
+            **self._teach_domains(reading, batch, clock),
+            **self._classify(reading.cosines, domains, rows, c.domain_entropy_weight),
+            **{name: contrasts[name] for name in on[c.domain_contrast]},
+        }
+
+    def _teach_domains(self, reading: Reading, batch: Batch, clock: Clock) -> dict[str, Tensor]:
+        """Return the term by which unlabelled images learn their domain."""
+        c = self.config
         if c.domain_targets == "distil":
-            taught = self._distil(cosines, clock)
+            taught = self._distil(reading.cosines, clock)
         else:
-            first = slice(len(batch))  # view
-            clusters = self.clusters(z[first], batch, clock)
-            taught = cross_entropy_on(cosines[first], clusters, temperature=c.student_temp)
-        others = parametric_terms(
-            z,
-            cosines,
-            batch.per_view(known),
-            labelled=batch.in_views(batch.labelled_rows),
-            entropy_weight=c.domain_entropy_weight,
-            **self._shared(),
-        )
-        if c.domain_contrast != "both":
-            del others["sup_contrast"]
-        if c.domain_contrast == "none":
-            del others["contrast"]
-        return {c.domain_targets: (1 - c.sup_weight) * taught, **others}
+            clusters = self.clusters(reading.first_view.read(), batch, clock)
+            found = 0 < len(batch.labelled_rows) < len(batch)  # otherwise there are no clusters
+            taught = cross_entropy_on(
+                reading.cosines[: len(batch)],
+                clusters,
+                rows=batch.unlabelled_rows if found else None,
+                temperature=c.student_temp,
+            )
+        return {c.domain_targets: (1 - c.sup_weight) * taught}
 
     @torch.no_grad()
     @full_precision
@@ -175,14 +216,15 @@ class HiLo(Method):
         """Return the cluster (B,) of every unlabelled image, UNLABELLED for labelled ones.
 
         Cluster 0 is that of the labelled images; without any, clusters have no fixed order. They
-        are computed on the CPU: a hundred tiny steps are faster there than launches on a GPU.
+        are computed on the CPU, from projections ``z`` (B, e) there: a hundred tiny steps are
+        faster than launches on a GPU, which meanwhile computes the later blocks.
         """
         c, hidden = self.config, torch.full_like(batch.labels, UNLABELLED)
         order = batch.cpu_order if c.align_clusters else torch.arange(len(batch))
         labelled = batch.cpu_labelled[order]
         if labelled.all() or not labelled.any():
             return hidden
-        rows = z[batch.here(order)].cpu()
+        rows = z[order]
         found = semi_supervised_kmeans(
             rows[~labelled],
             rows[labelled],
@@ -209,17 +251,20 @@ class HiLo(Method):
         the length of a projection. So that the length neither keeps the critic from learning nor
         lets the features escape it, all projections have a common scale.
         """
+        both = torch.stack([z, domain_z])
+        return self._information(both, unit_rows(both))
+
+    def _information(self, both: Tensor, unit: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the same for projections (2, n, e) and their unit rows."""
         c = self.config
-        spread = {"semantic_spread": varying_share(z), "domain_spread": varying_share(domain_z)}
-        if c.critic_inputs != "raw":
-            z, domain_z = (F.normalize(x, dim=1) * x.shape[1] ** 0.5 for x in (z, domain_z))
-        hidden = [z, domain_z]
+        spread = dict(zip(("semantic_spread", "domain_spread"), varying_share(both), strict=True))
+        hidden = both if c.critic_inputs == "raw" else unit * unit.shape[-1] ** 0.5
         if c.critic_update == "adversarial":
-            hidden = [reverse_gradient(x) for x in hidden]
-        inputs = hidden
-        if c.critic_inputs == "standardised":
-            inputs = [scale(x) for scale, x in zip(self.scales, hidden, strict=True)]
+            hidden = reverse_gradient(hidden)
+        inputs = self.scales(hidden) if c.critic_inputs == "standardised" else hidden
         scores = self.critic(*inputs)
+        if c.critic_scores == "interaction":
+            scores = interaction(scores) + self.offset
         estimate = js_mutual_information(softly_limited(scores, c.critic_limit))
         watched = {"critic_estimate": estimate.detach(), **spread}
         if c.critic_limit is not None:
@@ -228,9 +273,8 @@ class HiLo(Method):
             return estimate, watched
         if c.stop_at_independence:
             fooled = estimate.detach() < INDEPENDENT
-            for x in hidden:
-                if x.requires_grad:
-                    x.register_hook(lambda grad: grad.masked_fill(fooled, 0.0))
+            if hidden.requires_grad:
+                hidden.register_hook(lambda grad: grad.masked_fill(fooled, 0.0))
         return -estimate, watched
 
     def classify(self, features: Tensor) -> Tensor:
@@ -250,10 +294,62 @@ class HiLo(Method):
         )
         return self_distillation(cosines, student_temp=c.student_temp, teacher_temp=teacher_temp)
 
-    def _shared(self) -> dict[str, Any]:
-        """Return what both heads have in common."""
-        names = ("sup_weight", "student_temp", "contrast_temp", "sup_contrast_temp")
-        return {name: getattr(self.config, name) for name in names}
+    def _classify(
+        self,
+        cosines: Tensor,
+        labels: Tensor,
+        rows: Tensor,
+        entropy_weight: float,
+        targets: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        c = self.config
+        return classifier_terms(
+            cosines,
+            labels,
+            rows,
+            targets=targets,
+            sup_weight=c.sup_weight,
+            entropy_weight=entropy_weight,
+            student_temp=c.student_temp,
+        )
+
+    def _contrast(self, unit: Tensor, labels: Tensor, rows: Tensor) -> dict[str, Tensor]:
+        c = self.config
+        return contrast_terms(
+            unit,
+            labels,
+            rows,
+            sup_weight=c.sup_weight,
+            contrast_temp=c.contrast_temp,
+            sup_contrast_temp=c.sup_contrast_temp,
+        )
+
+
+def known_domains(labels: Tensor) -> Tensor:
+    """Return the domain of every labelled image, which is 0, and UNLABELLED for the others."""
+    return labels.clamp(max=0)  # UNLABELLED is the only negative label
+
+
+class Reading:
+    """What the domain head reads from its block, and the copy that the clustering waits for."""
+
+    z: Tensor
+    cosines: Tensor
+    first_view: ReadBack
+
+    def __init__(self, head: Head, images: int, block: int) -> None:
+        self.head, self.images, self.block = head, images, block
+        self.done = False
+
+    def __call__(self, block: int, cls: Tensor) -> None:
+        """Apply the head to the CLS tokens (V*B, d) of its block."""
+        if block == self.block:
+            self.take(*self.head(cls))
+
+    def take(self, z: Tensor, cosines: Tensor) -> None:
+        """Keep projections and cosines, and send the first views' projections to the CPU."""
+        self.z, self.cosines, self.done = z, cosines, True
+        self.first_view = ReadBack(z[: self.images])
 
 
 class Head(nn.Module):
@@ -277,33 +373,79 @@ class Head(nn.Module):
 class Standardise(nn.Module):
     """Bring every dimension to mean zero and deviation one by running statistics.
 
-    The statistics are constants for the gradient. Deviations below ``floor`` are taken for noise:
-    they are raised no further than 1/floor.
+    The statistics are constants for the gradient, which passes as it is: divided by a small
+    deviation, it would let the features outrun the critic. Deviations below ``floor`` are taken for
+    noise: they are raised no further than 1/floor.
     """
 
     mean: Tensor
     var: Tensor
     seen: Tensor
 
-    def __init__(self, dim: int, *, momentum: float = 0.9, floor: float = 0.01) -> None:
+    def __init__(
+        self, dim: int, *, groups: int | None = None, momentum: float = 0.9, floor: float = 0.01
+    ) -> None:
         super().__init__()
         self.momentum, self.floor = momentum, floor
-        self.register_buffer("mean", torch.zeros(dim))
-        self.register_buffer("var", torch.ones(dim))
+        shape = (1, dim) if groups is None else (groups, 1, dim)
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("var", torch.ones(shape))
         self.register_buffer("seen", torch.zeros(()))  # batches
 
     @full_precision
     def forward(self, x: Tensor) -> Tensor:
-        """Return standardised rows (n, d); in training, the statistics take up the rows first."""
-        if self.training and len(x) > 1:
+        """Return standardised rows ((groups,) n, d).
+
+        In training, the statistics take up the rows first.
+        """
+        if self.training and x.shape[-2] > 1:
             self._follow(x.detach())
-        return (x - self.mean) / (self.var + self.floor**2).sqrt()
+        found = (x.detach() - self.mean) * (self.var + self.floor**2).rsqrt()
+        standardised: Tensor = _PassGradient.apply(x, found)
+        return standardised
 
     def _follow(self, x: Tensor) -> None:
         self.seen += 1
-        rate = (1 / self.seen).clamp(min=1 - self.momentum)  # the first batches count equally
-        self.mean += rate * (x.mean(0) - self.mean)
-        self.var += rate * (x.var(0, unbiased=False) - self.var)
+        rate = self.seen.reciprocal().clamp(min=1 - self.momentum)  # the first ones count equally
+        var, mean = torch.var_mean(x, -2, unbiased=False, keepdim=True)
+        self.mean.lerp_(mean, rate)
+        self.var.lerp_(var, rate)
+
+
+class _PassGradient(torch.autograd.Function):
+    """Return the second argument, whose gradient the first one gets."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, found: Tensor) -> Tensor:
+        return found.view_as(found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
+
+
+@full_precision
+def interaction(scores: Tensor) -> Tensor:
+    """Return scores (n, n) less the parts that depend on their row or on their column alone."""
+    centred: Tensor = _Interaction.apply(scores)
+    return centred
+
+
+class _Interaction(torch.autograd.Function):
+    """Subtract the means of rows and columns; it is a projection, so its gradient is the same."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor) -> Tensor:
+        return _centred(scores)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return _centred(grads[0])
+
+
+def _centred(scores: Tensor) -> Tensor:
+    columns = scores.mean(0)
+    return scores - scores.mean(1, keepdim=True) - (columns - columns.mean())
 
 
 def softly_limited(scores: Tensor, limit: float | None) -> Tensor:
@@ -314,15 +456,35 @@ def softly_limited(scores: Tensor, limit: float | None) -> Tensor:
     """
     if limit is None:
         return scores
-    excess = (scores.abs() - limit).clamp(min=0)
-    return scores.clamp(-limit, limit) + scores.sign() * excess.log1p()
+    limited: Tensor = _SoftLimit.apply(scores, limit)
+    return limited
+
+
+class _SoftLimit(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, limit: float) -> Tensor:
+        clamped = scores.clamp(-limit, limit)
+        beyond = scores - clamped
+        excess = beyond.abs()
+        ctx.save_for_backward(excess)
+        return clamped + excess.log1p().copysign(beyond)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (excess,) = ctx.saved_tensors
+        return grads[0] / (1 + excess), None
 
 
 @torch.no_grad()
 @full_precision
 def varying_share(z: Tensor) -> Tensor:
-    """Return the share of the rows' squared length that is not in their mean; 0: all are equal."""
-    return z.var(0, unbiased=False).sum() / z.square().sum(1).mean().clamp(min=1e-12)
+    """Return the share of the squared length of rows (..., n, e) that is not in their mean.
+
+    It is 0 if all rows are equal.
+    """
+    var, mean = torch.var_mean(z, -2, unbiased=False)
+    spread = var.sum(-1)
+    return spread / (spread + mean.square().sum(-1)).clamp(min=1e-12)
 
 
 def make_critic(config: Any, generator: Generator) -> nn.Module:

@@ -119,6 +119,7 @@ class LegoGCD(Method):
             z,
             cosines,
             labels,
+            labelled=batch.in_views(batch.labelled_rows),
             targets=None if batch.targets is None else batch.per_view(batch.targets),
             sup_weight=c.sup_weight,
             entropy_weight=c.entropy_weight,

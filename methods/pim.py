@@ -83,7 +83,7 @@ class PIM(Method):
         c, labels = self.config, batch.per_view(batch.labels)
         features = self.encode(batch).cls
         z = self.project(features)
-        known = labels != UNLABELLED
+        known = batch.in_views(batch.labelled_rows)
         contrast = info_nce(z, temperature=c.contrast_temp)
         sup_contrast = sup_con(z[known], labels[known], temperature=c.sup_contrast_temp)
         w = c.sup_weight

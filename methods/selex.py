@@ -8,8 +8,7 @@ their cluster. At the end the features are clustered. "Released" below is the au
 In it, clusters of the coarser rungs are given to the wrong unlabelled images (``alignment``), and
 distances of raw features are compared with radii of unit ones, so that every pair is far apart
 (``pair_features``). Here clusters are made from centre crops, in place of one augmented view, and
-with the benchmark's sampler, of which half is labelled. The last two blocks are trained there; a
-method cannot ask for that, so set ``backbone.train_blocks=2``.
+with the benchmark's sampler, of which half is labelled.
 """
 
 from __future__ import annotations
@@ -56,6 +55,7 @@ class SelEx(Method):
         "weight_decay": 1e-4,  # released default; its shell scripts have 5e-5
         "decay": "all",  # released: biases decay, too
     }
+    train_blocks: ClassVar[int] = 2  # released; 3 for Cars
     provides: ClassVar[frozenset[str]] = frozenset({"projection"})
     tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
         "smoothing": ("choice", 0.1, 0.5, 1.0),  # its README
@@ -143,7 +143,7 @@ class SelEx(Method):
         whole, *parts = euclidean_distances(z, leading)
         contrast = smoothed_contrast(-whole / c.contrast_temp, far, share=c.smoothing)
         labels = batch.per_view(batch.labels)
-        known = labels != UNLABELLED
+        known = batch.in_views(batch.labelled_rows)
         sup_contrast = contrast_by_score(
             -whole[known][:, known] / c.sup_contrast_temp, labels[known][:, None] == labels[known]
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,14 @@ from gcdbench.core import registry
 def only_bundled_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start every test without the plug-ins that earlier tests have added."""
     monkeypatch.setattr(registry, "_plugins", {kind: {} for kind in registry.KINDS})
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep tests, and what they start, from writing into the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GCDBENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

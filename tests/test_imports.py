@@ -37,7 +37,7 @@ EVERYBODY = {"errors"}
 ROOT_MODULES = {
     "__init__": {"api", "core", "ops", "training"},
     "__main__": {"cli"},
-    "api": {"core", "experiment", "runner", "report"},
+    "api": {"core", "experiment", "runner", "training", "report"},
     "errors": set(),
     "methods": {"core"},
     "plugin": {"data", "ops", "nn", "training"},

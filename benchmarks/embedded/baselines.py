@@ -36,8 +36,8 @@ from gcdbench.data.problem import Problem
 from gcdbench.experiment.plan import Cell, Request, make_cells
 from gcdbench.nn.load import load_backbone
 from gcdbench.ops.kmeans.api import semi_supervised_kmeans
-from gcdbench.training.evaluator import PoolEncoder
-from gcdbench.training.frozen_features import FeatureStore
+from gcdbench.training.features.pool import PoolEncoder
+from gcdbench.training.features.store import FeatureStore
 from gcdbench.training.loader import Loader
 from gcdbench.training.scoring.scores import score
 

@@ -4,7 +4,12 @@
 
 Photographs of typical sizes are written to a temporary folder. Competitors take turns on one
 thread and the best CPU time per image (two views) of each is shown, so that a busy machine affects
-all equally. "apart" is how far the centre crops are from the plain ones, in grey levels.
+all equally. "decoded" reads files, "stored" the store of resized images. "host" is what the CPU
+does for views that are made on a GPU, in batches of 128 images: it packs frames and works out where
+to cut; the device's operations are called for views of a single pixel: they cost their calls only.
+
+"bytes" compares the stored views with the decoded ones, and both with those of the code for devices
+on CPU tensors; "apart" is how far centre crops are from torchvision's, in grey levels.
 
 Corrupted images, one of each variant, are compared with the two trees that ``data make-ssb-c``
 writes: with ``--size 0`` (the size of the dataset's own files) and by default (256 pixels).
@@ -17,24 +22,24 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as the command line does
 
 import numpy as np
 import torch
+from matplotlib.cbook import get_sample_data
 from PIL import Image
-from sklearn.datasets import load_sample_image
 from torch.utils.data import default_collate
 from torchvision import transforms
 
 from gcdbench.data.corrupted import CorruptedImages, Recipe
 from gcdbench.data.corruptions import CORRUPTIONS, SEVERITIES
 from gcdbench.data.images import FileImages, Images
-from gcdbench.data.pixel_cache import PixelCache
-from gcdbench.data.views import Views
-from gcdbench.training.loader import Resized
+from gcdbench.data.views import Frames, Views
+from gcdbench.training.loader import Request, Resized
 
 SIZES = {  # width and height of typical images
     "CUB": (500, 375),
@@ -42,6 +47,7 @@ SIZES = {  # width and height of typical images
     "FGVC-Aircraft": (1024, 695),
     "DomainNet infograph": (1600, 2400),
 }
+BATCH = 128
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -49,7 +55,6 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class Competitor:
     """A way to make the two views of some images."""
 
-    name: str
     work: Callable[[], object]
     best: float = float("inf")
 
@@ -94,19 +99,29 @@ def ours(images: Images, jitter: bool = False) -> Resized:
     return resized
 
 
-def request(resized: Resized) -> tuple[np.ndarray, np.ndarray]:
-    """Ask for two views of all images."""
-    number = len(resized.images)
-    return np.arange(number), np.random.RandomState(0).rand(2, number, resized.views.numbers)
+def two_views(resized: Resized, rows: np.ndarray) -> Request:
+    """Ask for two views of some images."""
+    numbers = resized.views.numbers("plain")
+    draws = np.random.RandomState(0).rand(2, len(rows), numbers).astype(np.float32)
+    return Request(rows, draws)
+
+
+def on_device(resized: Resized, asked: Request, views: Views) -> torch.Tensor:
+    """Return two views (2, b, 3, H, W) of frames, made by the code for devices."""
+    frames, _ = resized[asked._replace(packed=True)]
+    assert isinstance(frames, Frames)
+    assert asked.draws is not None
+    return torch.stack(views.train_all(frames, asked.draws, ("plain", "plain")))
 
 
 def photographs(folder: Path, size: tuple[int, int], number: int) -> FileImages:
-    """Write crops of two real photographs, brought to a size."""
+    """Write crops of a real photograph, brought to a size."""
     folder.mkdir(parents=True)
     rng = np.random.RandomState(0)
+    with get_sample_data("grace_hopper.jpg") as file, Image.open(file) as picture:
+        whole = picture.convert("RGB")
     for i in range(number):
-        whole = Image.fromarray(load_sample_image(("china.jpg", "flower.jpg")[i % 2]))
-        left, top = rng.randint(0, 60, 2)
+        left, top = rng.randint(0, 60, 2).tolist()
         part = whole.crop((left, top, whole.width - 60 + left, whole.height - 60 + top))
         part.resize(size, Image.Resampling.LANCZOS).save(folder / f"{i}.jpg", quality=90)
     return FileImages(folder, [f"{i}.jpg" for i in range(number)])
@@ -122,64 +137,71 @@ def race(competitors: list[Competitor], rounds: int, images: int) -> list[float]
 
 def loading(folder: Path, number: int, rounds: int) -> None:
     """Compare the two-view loaders on all sizes."""
-    print(f"{'two views':<24}{'plain':>9}{'ours':>9}{'':>7}{'cached':>9}{'':>7}   apart: mean, max")
+    print("| two views, ms per image | torchvision | decoded | | stored | | host | bytes | apart |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | ---: |")
     for jitter in (False, True):
         for name, size in SIZES.items():
             images = photographs(folder / f"{name}{jitter}", size, number)
             plain, fast = Plain(images, jitter), ours(images, jitter)
-            cached = ours(images.cached(PixelCache(folder / "cache")), jitter)
-            asked = request(fast)
-            cached[asked]  # fills the cache
-            times = race(
-                [
-                    Competitor("plain", plain.batch),
-                    Competitor("ours", lambda fast=fast, asked=asked: fast[asked]),
-                    Competitor("cached", lambda cached=cached, asked=asked: cached[asked]),
-                ],
-                rounds,
-                number,
-            )
-            centres = fast[(asked[0], None)][0].permute(0, 2, 3, 1).numpy()
-            apart = np.abs(centres.astype(int) - plain.centres())
-            label = f"{name}{', jitter' if jitter else ''}"
+            stored = ours(images.stored(folder / "store"), jitter)
+            asked = two_views(fast, np.arange(number))
+            for _ in range(2):  # fills the store, then checks what is read
+                stored[asked]
+            work = (plain.batch, *(partial(one.__getitem__, asked) for one in (fast, stored)))
+            batch = two_views(stored, np.arange(BATCH) % number)
+            host = partial(on_device, stored, batch, replace(stored.views, size=1))
+            times = race([Competitor(one) for one in (*work, host)], rounds, number)
+            times[3] *= number / BATCH
+            label = f"{name} {size[0]} x {size[1]}{', jitter' if jitter else ''}"
             print(
-                f"{label:<24}{times[0]:>6.1f} ms{times[1]:>6.1f} ms{times[0] / times[1]:>6.1f}x"
-                f"{times[2]:>6.1f} ms{times[0] / times[2]:>6.1f}x"
-                f"   {apart.mean():.3f}, {apart.max()}"
+                f"| {label} | {times[0]:.1f} | {times[1]:.2f} | {times[0] / times[1]:.1f}x "
+                f"| {times[2]:.2f} | {times[0] / times[2]:.1f}x | {times[3]:.3f} "
+                f"| {_bytes(fast, stored, asked)} | {_apart(fast, plain, asked)} |"
             )
+
+
+def _bytes(fast: Resized, stored: Resized, asked: Request) -> str:
+    expected, found = fast[asked][0], stored[asked][0]
+    made = on_device(stored, asked, stored.views).flatten(0, 1)
+    return "equal" if torch.equal(expected, found) and torch.equal(expected, made) else "DIFFER"
+
+
+def _apart(fast: Resized, plain: Plain, asked: Request) -> str:
+    centres = fast[Request(asked.rows)][0].permute(0, 2, 3, 1).numpy()
+    apart = np.abs(centres.astype(int) - plain.centres())
+    return f"{apart.mean():.3f}, at most {apart.max()}"
 
 
 def corrupting(folder: Path, number: int, rounds: int) -> None:
     """Compare variants that are computed while loading with variants that are read from disk."""
-    print(f"\n{'two views, 45 variants':<34}{'stored':>9}{'computed':>9}{'':>7}{'cached':>9}")
+    print("\n| two views of 45 variants | JPEG tree | computed | | stored | |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
     for name, size in list(SIZES.items())[:3]:
         clean = photographs(folder / f"{name} clean", size, number)
         for at, stored_as in ((0, "full size"), (256, "256 px")):
             times = _variants(clean, folder / f"{name} {stored_as}", at, rounds)
-            label = f"{name}, stored at {stored_as}"
             print(
-                f"{label:<34}{times[0]:>6.1f} ms{times[1]:>6.1f} ms{times[1] / times[0]:>6.2f}x"
-                f"{times[2]:>6.1f} ms{times[2] / times[0]:>6.2f}x"
+                f"| {name}, tree of {stored_as} | {times[0]:.2f} | {times[1]:.2f} "
+                f"| {times[1] / times[0]:.2f}x | {times[2]:.2f} | {times[2] / times[0]:.2f}x |"
             )
 
 
 def _variants(clean: Images, folder: Path, size: int, rounds: int) -> list[float]:
-    """Return CPU milliseconds per image: stored, computed, computed from a cache of clean ones."""
+    """Return CPU milliseconds per image: from a tree of files, computed, from a store."""
     variants = CorruptedImages(clean, Recipe(CORRUPTIONS, SEVERITIES))
     rows = np.arange(0, len(variants), len(clean)) + np.arange(45) % len(clean)
-    draws = np.random.RandomState(0).rand(2, len(rows), 3)
     folder.mkdir()
     original = CorruptedImages(clean, Recipe(CORRUPTIONS, SEVERITIES, size=size))
     for i, row in enumerate(rows):
         original.open(int(row)).save(folder / f"{i}.jpg", quality=85)
-    stored = ours(FileImages(folder, [f"{i}.jpg" for i in range(len(rows))]))
-    computed, cached = ours(variants), ours(variants.cached(PixelCache(folder / "cache")))
-    competitors = [
-        Competitor("stored", lambda: stored[(np.arange(len(rows)), draws)]),
-        Competitor("computed", lambda: computed[(rows, draws)]),
-        Competitor("cached", lambda: cached[(rows, draws)]),
-    ]
-    return race(competitors, rounds, len(rows))
+    files = ours(FileImages(folder, [f"{i}.jpg" for i in range(len(rows))]))
+    computed, stored = ours(variants), ours(variants.stored(folder / "store"))
+    asked = two_views(computed, rows)
+    for _ in range(2):
+        stored[asked]
+    tree = partial(files.__getitem__, two_views(files, np.arange(len(rows))))
+    work = (tree, partial(computed.__getitem__, asked), partial(stored.__getitem__, asked))
+    return race([Competitor(one) for one in work], rounds, len(rows))
 
 
 def main() -> None:

@@ -34,10 +34,10 @@ from gcdbench.experiment.plan import Request, make_cells
 from gcdbench.nn.backbone import Backbone, Encoded, Patches, Tokens
 from gcdbench.nn.load import load_backbone
 from gcdbench.training.compose import Composed, compose
-from gcdbench.training.frozen_features import pack, unpack
+from gcdbench.training.features.trunk import pack, unpack
 from gcdbench.training.loader import Loader
 from gcdbench.training.method import Batch, Clock, Task, balanced_weights
-from gcdbench.training.trainer import make_optimizer
+from gcdbench.training.optimizer import make_optimizer
 
 CLASSES, EPOCHS = 200, 200
 BATCH = 128  # images of a step

@@ -64,7 +64,7 @@ class Trained:
     def features(self, rows: NDArray[np.integer]) -> dict[str, NDArray[np.float32]]:
         """Return the features (n, d) of images by title: those that are tapped, then the output."""
         backbone = self.model.backbone
-        encoded = [backbone(images) for images in self._batches(rows)]
+        encoded = [self.model.encode(images) for images in self._batches(rows)]
         blocks = [block for block in sorted(backbone.tapped) if block != backbone.output_block]
         found = {block: torch.cat([e.taps[block] for e in encoded]) for block in blocks}
         found[backbone.output_block] = torch.cat([e.cls for e in encoded])

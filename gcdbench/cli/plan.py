@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from gcdbench.cli.arguments import say, seconds
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
+from gcdbench.experiment.index import Done, Index
 from gcdbench.experiment.plan import Cell, Request, make_cells
 
 log = logging.getLogger("gcdbench")
@@ -41,17 +42,18 @@ def plan(arguments: argparse.Namespace, request: Request) -> int:
     records.check_folder(arguments.results)
     cells = make_cells(request)
     check_backbones(cells)
-    model = CostModel(records.readable(arguments.results), arguments.on)
     absent = _absent(cells)
-    rows = [
-        cost_tables.Row(
-            cell,
-            key=None if cell.dataset in absent else cell.key,
-            done=cell.dataset not in absent and records.is_done(arguments.results, cell),
-            cost=model.estimate(cell),
-        )
-        for cell in cells
-    ]
+    with Index(arguments.results) as index:
+        model = CostModel(index.readable(), arguments.on)
+        rows = [
+            cost_tables.Row(
+                cell,
+                key=None if cell.dataset in absent else cell.key,
+                done=cell.dataset not in absent and isinstance(index.done(cell), Done),
+                cost=model.estimate(cell),
+            )
+            for cell in cells
+        ]
     for reason, datasets in _by_reason(absent).items():
         log.warning("data not there: %s", f"{', '.join(datasets)}: {reason}")
     if arguments.json:

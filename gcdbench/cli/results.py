@@ -21,6 +21,7 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     merging.add_argument("--into", type=Path, default=Path("results/runs"), metavar="DIR")
     verifying = actions.add_parser("verify", help="check every record and its predictions")
     verifying.add_argument("folder", nargs="?", type=Path, default=Path("results/runs"))
+    verifying.add_argument("--data-root", type=Path, metavar="DIR", help="where the datasets are")
     scoring = actions.add_parser("rescore", help="compute scores again from stored predictions")
     scoring.add_argument("folder", nargs="?", type=Path, default=Path("results/runs"))
     scoring.add_argument("--check", action="store_true", help="write nothing; 1 if a score differs")
@@ -32,15 +33,11 @@ def results(arguments: argparse.Namespace) -> int:
     if arguments.action == "rescore":
         return _rescore(arguments)
 
-    from gcdbench.runner.merge import merge, valid_records
-
     if arguments.action == "verify":
-        if not arguments.folder.is_dir():
-            raise UserError(f"results verify: no folder {arguments.folder}")
-        refused: list[tuple[Path, str]] = []
-        count = sum(1 for _ in valid_records(arguments.folder, refused))
-        say(f"{count} valid records, {len(refused)} invalid")
+        refused = _verify(arguments)
     else:
+        from gcdbench.runner.merge import merge
+
         merged = merge(arguments.sources, arguments.into)
         refused = merged.refused
         for folder in merged.differing:
@@ -50,6 +47,33 @@ def results(arguments: argparse.Namespace) -> int:
     for path, reason in refused:
         log.error("%s %s", path, reason)
     return 1 if refused else 0
+
+
+def _verify(arguments: argparse.Namespace) -> list[tuple[Path, str]]:
+    """Compute the scores of all records again and say what each is worth; return the wrong ones."""
+    from gcdbench.runner.merge import valid_records
+    from gcdbench.training.scoring.rescore import judge
+
+    if not arguments.folder.is_dir():
+        raise UserError(f"results verify: no folder {arguments.folder}")
+    refused: list[tuple[Path, str]] = []
+    counts = {"recomputed": 0, "consistent": 0}
+    words = {"recomputed": "recomputed", "consistent": "only internally consistent"}
+    for path, record in valid_records(arguments.folder, refused):
+        verdict = judge(path, record, arguments.data_root)
+        place = path.parent.relative_to(arguments.folder).as_posix()
+        if verdict.kind == "wrong":
+            refused.append((path, verdict.reason))
+            continue
+        counts[verdict.kind] += 1
+        why = f" ({verdict.reason})" if verdict.reason else ""
+        say(f"{place}: {words[verdict.kind]}{why}")
+    valid = sum(counts.values())
+    say(
+        f"{valid} valid records ({counts['recomputed']} recomputed, {counts['consistent']} only "
+        f"internally consistent), {len(refused)} invalid"
+    )
+    return refused
 
 
 def _rescore(arguments: argparse.Namespace) -> int:

@@ -63,6 +63,12 @@ SIZES = {
     "embedded": BackboneSize(192, 4, 3, 17, 40_552_960, 768),
     "dino-vitb16": BackboneSize.vit(768, 12, patch=16),
     "dino-vits16": BackboneSize.vit(384, 12, patch=16),
+    "dinov2-vits14": BackboneSize.vit(384, 12, patch=14),
     "dinov2-vitb14": BackboneSize.vit(768, 12, patch=14),
+    "dinov2-vitl14": BackboneSize.vit(1024, 24, patch=14),
+    # four register tokens next to CLS
+    "dinov3-vits16": BackboneSize.vit(384, 12, patch=16, prefix=5),
+    "dinov3-vitb16": BackboneSize.vit(768, 12, patch=16, prefix=5),
+    "dinov3-vitl16": BackboneSize.vit(1024, 24, patch=16, prefix=5),
     "clip-vitb16": BackboneSize.vit(768, 12, patch=16),
 }

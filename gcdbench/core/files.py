@@ -35,10 +35,16 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def read_regular(path: Path) -> bytes:
-    """Read an ordinary file; a pipe or a device, which may never end, is refused."""
+def read_regular(path: Path, *, most: int | None = None) -> bytes:
+    """Read an ordinary file; a pipe or a device, which may never end, is refused.
+
+    So is a file of more than ``most`` bytes.
+    """
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "it is not an ordinary file", str(path))
+        if most is not None and found.st_size > most:
+            raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MB", str(path))
         return file.read()

@@ -11,7 +11,12 @@ BACKBONES = {
     "embedded": "small hybrid ViT that ships with gcdbench (64 px drawings)",
     "dino-vitb16": "vit_base_patch16_224.dino",
     "dino-vits16": "vit_small_patch16_224.dino",
+    "dinov2-vits14": "vit_small_patch14_dinov2.lvd142m",
     "dinov2-vitb14": "vit_base_patch14_dinov2.lvd142m",
+    "dinov2-vitl14": "vit_large_patch14_dinov2.lvd142m",
+    "dinov3-vits16": "vit_small_patch16_dinov3.lvd1689m",
+    "dinov3-vitb16": "vit_base_patch16_dinov3.lvd1689m",
+    "dinov3-vitl16": "vit_large_patch16_dinov3.lvd1689m",
     "clip-vitb16": "vit_base_patch16_clip_quickgelu_224.openai",
 }
 
@@ -23,7 +28,8 @@ class TrainConfig:
     epochs: int = 200  # paper and all released codes
     batch_size: int = 128  # images, each in two views; released GCD, SimGCD and DomainNet scripts
     lr: float = 0.1  # released GCD and SimGCD
-    momentum: float = 0.9  # released codes
+    optimizer: Literal["sgd", "nesterov", "adamw"] = "sgd"  # with momentum, released codes
+    momentum: float = 0.9  # released codes; AdamW's first beta, its second one is 0.999
     weight_decay: float = 5e-5  # released codes
     decay: Literal["matrices", "all"] = "matrices"  # SimGCD and HiLo spare 1-d parameters
     schedule: Literal["cosine", "step"] = "cosine"  # step: a tenth after 85 %, as in AutoNovel
@@ -34,6 +40,9 @@ class TrainConfig:
     view_bank: int = 0  # pre-drawn views per image, kept as frozen features; 0: fresh ones
     # of matrix products on CUDA; auto is float16. A CPU always computes in float32
     precision: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    compile: bool = (
+        False  # trained blocks and heads by torch.compile, which takes a minute to start
+    )
     eval_tokens: Literal["float32", "float16"] = "float32"  # frozen features in evaluation
     eval_every: int = 0  # epochs between evaluations for the learning curve; 0: the last one only
 

@@ -21,7 +21,7 @@ _SUITE_KEYS = _SECTIONS | {
 _DATASET_KEYS = _SECTIONS | {"source", "config", "limit", "exclude"}
 _QUICK_KEYS = _SECTIONS | {"limit"}
 _PRESET_KEYS = {"train", "backbone", "config", "techniques"}
-_METHOD_KEYS = {"train", "config", "presets"}
+_METHOD_KEYS = {"train", "backbone", "config", "presets"}
 
 
 def suites() -> dict[str, Path]:

@@ -16,16 +16,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
 
 from gcdbench.data.modes import to_rgb
 from gcdbench.errors import UserError
-
-if TYPE_CHECKING:
-    from gcdbench.data.pixel_cache import PixelCache
 
 # Smaller images are resized by torch alone, as those of the embedded suite have always been: up to
 # two grey levels from Pillow in some values per million.
@@ -53,6 +50,7 @@ class Images(ABC):
     """
 
     ids: Sequence[str]
+    pixel_code: ClassVar[tuple[str, ...]] = ("images.py", "modes.py")  # what makes their pixels
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -73,9 +71,17 @@ class Images(ABC):
         """Return a string that changes when the image's file does; empty if there is no file."""
         return ""
 
-    def cached(self, cache: PixelCache) -> Images:
-        """Return the same images, with those in files read through a cache."""
-        return self
+    @property
+    def origin(self) -> str:
+        """Where the whole list comes from, in words or as a path."""
+        digest = hashlib.sha256("\n".join(self.ids).encode()).hexdigest()
+        return f"images {digest[:16]}"
+
+    def stored(self, folder: Path) -> Images:
+        """Return the same images, with resized ones kept in a folder."""
+        from gcdbench.data.pixel_store import StoredImages
+
+        return StoredImages(self, folder)
 
 
 class FileImages(Images):
@@ -102,8 +108,9 @@ class FileImages(Images):
     def place(self, row: int) -> str:
         return str(self.path(row))
 
-    def cached(self, cache: PixelCache) -> Images:
-        return cache.wrap(self)
+    @property
+    def origin(self) -> str:
+        return str(self.root)
 
     def stamp(self, row: int) -> str:
         with decoding(self.place(row)):
@@ -124,6 +131,10 @@ class ZipImages(Images):
     def open(self, row: int) -> Image.Image:
         with decoding(self.place(row)), Image.open(io.BytesIO(self._read(self.ids[row]))) as image:
             return to_rgb(image).copy()
+
+    @property
+    def origin(self) -> str:
+        return str(self.archive)
 
     def place(self, row: int) -> str:
         return f"{self.archive}:{self.ids[row]}"
@@ -176,8 +187,8 @@ class JoinedImages(Images):
         part, inside = self.find(row)
         return part.stamp(inside)
 
-    def cached(self, cache: PixelCache) -> Images:
-        return JoinedImages(*(part.cached(cache) for part in self.parts))
+    def stored(self, folder: Path) -> Images:
+        return JoinedImages(*(part.stored(folder) for part in self.parts))
 
     def find(self, row: int) -> tuple[Images, int]:
         """Return the list that holds an image, and its row there."""

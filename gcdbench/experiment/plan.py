@@ -205,7 +205,9 @@ def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cel
         given.get("train", {}),
     )
     backbone = merge(
+        {key: info.constants[key] for key in ("train_blocks",) if key in info.constants},
         *(layer.get("backbone", {}) for layer in layers),
+        *(layer.get("backbone", {}) for layer in by_method),
         preset.get("backbone", {}),
         given.get("backbone", {}),
     )

@@ -8,9 +8,10 @@ classes in a set without any, is None here and null in JSON. Nothing here import
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from gcdbench.experiment.typed_json import (
     Mismatch,
@@ -23,6 +24,7 @@ from gcdbench.experiment.typed_json import (
 
 FORMAT = 2  # 2 names the version of the scores
 FORMATS = (1, FORMAT)  # that can be read
+MOST_DEPTH = 20  # of nested settings
 T = TypeVar("T")
 
 
@@ -48,19 +50,11 @@ class SetScores(SplitAccuracies):
     n_old: int
     role: str = ""  # none of a mean
     rates: Mapping[str, float | None] = field(default_factory=dict)  # nmi, ari, kinds of error, ...
+    rest: ClassVar[str] = "rates"  # in JSON they are next to the other fields
 
     def rate(self, name: str) -> float | None:
         """Return an accuracy or another rate by its name; None if it is not recorded."""
         return super().rate(name) if name.lower() in SPLITS else self.rates.get(name)
-
-    @classmethod
-    def from_json(cls, value: Any, where: str) -> SetScores:
-        """Make scores of a flat mapping: what is no field of its own is a rate."""
-        given = mapping(value, where)
-        own = [f.name for f in dataclasses.fields(cls) if f.name != "rates"]
-        rates = {name: share for name, share in given.items() if name not in own}
-        made = make(cls, {name: value for name, value in given.items() if name in own}, where)
-        return dataclasses.replace(made, rates=decode(Mapping[str, float | None], rates, where))
 
     def to_json(self) -> dict[str, Any]:
         """Return the scores as a flat mapping."""
@@ -81,6 +75,42 @@ class CurvePoint:
     terms: Mapping[str, float | None]  # means of the loss terms
     sets: Mapping[str, SplitAccuracies] = field(default_factory=dict)  # empty if not scored then
     diagnostics: Mapping[str, float | None] = field(default_factory=dict)  # means of those given
+
+
+class LazyCurve(Sequence[CurvePoint]):
+    """A learning curve that is made of its JSON when it is looked at; few reports do.
+
+    It belongs to a record that has been checked.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def points(self) -> tuple[CurvePoint, ...]:
+        """Return the epochs."""
+        found = []
+        for point in json.loads(self.text):
+            sets = {n: SplitAccuracies(**one) for n, one in point.pop("sets", {}).items()}
+            found.append(CurvePoint(**point, sets=sets))
+        return tuple(found)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.points()[place]
+
+    def __iter__(self) -> Iterator[CurvePoint]:
+        return iter(self.points())
+
+    def __len__(self) -> int:
+        return len(json.loads(self.text))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.points() == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to_json(self) -> Any:
+        """Return the epochs as JSON values."""
+        return json.loads(self.text)
 
 
 @dataclass(frozen=True)
@@ -175,7 +205,7 @@ class Record:
     scores: str  # version of the code that computed sets and summary; "" before there were any
     sets: Mapping[str, SetScores]
     summary: Mapping[str, SetScores]  # means over sets, and all sets pooled
-    curve: tuple[CurvePoint, ...]
+    curve: Sequence[CurvePoint]
     provenance: Provenance
     timing: Timing
     predictions_sha256: str = ""  # of the file next to the record; set when that is written
@@ -235,6 +265,8 @@ class Record:
         present = migrated(data)
         values = {name: v for name, v in present.items() if name not in ("format", "sha256")}
         record = make(cls, values, "")
+        if _depth(record.settings) > MOST_DEPTH:
+            raise Mismatch("settings are nested too deeply")
         for path, kind in _SETTINGS.items():
             section, _, name = path.partition(".")
             inner = mapping(record.settings.get(section), f"settings.{section}")
@@ -252,6 +284,20 @@ class Record:
         if not self.searches:
             del values["searches"]
         return values
+
+
+def _depth(value: Any) -> int:
+    """Return how deeply a value is nested, up to ``MOST_DEPTH`` and one more."""
+    level, depth = [value], 0
+    while level and depth <= MOST_DEPTH:
+        depth += 1
+        level = [
+            inner
+            for one in level
+            if isinstance(one, (dict, list))
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    return depth
 
 
 # settings that code outside of this module relies on

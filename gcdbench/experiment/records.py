@@ -14,14 +14,15 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gcdbench.core.files import write_atomically
+from gcdbench.core.files import read_regular, write_atomically
 from gcdbench.errors import UserError
 from gcdbench.experiment.key import key_of
 from gcdbench.experiment.plan import Cell
@@ -31,6 +32,8 @@ from gcdbench.experiment.typed_json import Mismatch
 RECORD = "record.json"
 PREDICTIONS = "predictions.npz"
 WEIGHTS = "weights.safetensors"
+MOST_BYTES = 1 << 28  # of a record, or of its predictions; what is larger is not read
+MOST_CLUSTERS = 1 << 24
 EVIDENCE = "evidence:"  # begins the names of arrays that are no predictions
 
 
@@ -114,22 +117,52 @@ def set_aside(folder: Path) -> Path:
 
 def read_record(path: Path) -> Record | Damaged:
     """Read a record and check it; say what is wrong with one that cannot be trusted."""
+    parsed = parse(path)
+    return parsed if isinstance(parsed, Damaged) else parsed[1]
+
+
+def parse(path: Path) -> tuple[dict[str, Any], Record] | Damaged:
+    """Return the content of a record's file and the record, or what is wrong with it."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except (OSError, ValueError) as error:
-        return Damaged(path, f"cannot be read ({error})")
-    if not isinstance(content, dict) or content.get("format") not in FORMATS:
-        return Damaged(path, f"is not a record of format {' or '.join(map(str, FORMATS))}")
-    if content.get("sha256") != _checksum(content):
-        return Damaged(path, "does not match its checksum")
-    try:
-        return Record.from_json(content)
+        text = read_regular(path, most=MOST_BYTES)
+        content = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_twice)
+        if wrong := _wrong_format(content):
+            return Damaged(path, wrong)
+        if content.get("sha256") != _checksum(content):
+            return Damaged(path, "does not match its checksum")
+        return content, Record.from_json(content)
     except Mismatch as error:
         return Damaged(path, f"is not a record of gcdbench ({error})")
+    except RecursionError:
+        return Damaged(path, "cannot be read (it is nested too deeply)")
+    except OSError as error:
+        return Damaged(path, f"cannot be read ({error.strerror or error})")
+    except ValueError as error:
+        return Damaged(path, f"cannot be read ({error})")
+
+
+def _wrong_format(content: Any) -> str:
+    known = f"a record of format {' or '.join(map(str, FORMATS))}"
+    found = content.get("format") if isinstance(content, dict) else None
+    if type(found) is int and found in FORMATS:
+        return ""
+    if type(found) is int and found > max(FORMATS):
+        return f"is of format {found}, of a newer gcdbench; this one reads {known}"
+    return f"is not {known}"
 
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number that a record can hold")
+
+
+def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a mapping of its pairs; readers differ in which of two values with one name counts."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it has {twice[:40]!r} twice")
+    return found
 
 
 def read_all(results: Path) -> Iterator[tuple[Path, Record | Damaged]]:
@@ -143,7 +176,13 @@ def readable(results: Path) -> Iterator[Record]:
     return (record for _, record in read_all(results) if isinstance(record, Record))
 
 
-def read_done(results: Path, cell: Cell, *, since: float = 0.0) -> Record | Damaged | None:
+def read_done(
+    results: Path,
+    cell: Cell,
+    *,
+    since: float = 0.0,
+    read: Callable[[Path], Record | Damaged] = read_record,
+) -> Record | Damaged | None:
     """Read the record that makes a cell done: its own, valid, with the predictions next to it.
 
     Records written before ``since`` (seconds of the epoch) do not count.
@@ -155,8 +194,8 @@ def read_done(results: Path, cell: Cell, *, since: float = 0.0) -> Record | Dama
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:  # a folder that may not be entered
-        return Damaged(path, f"cannot be read ({error})")
-    record = read_record(path)
+        return Damaged(path, f"cannot be read ({error.strerror or error})")
+    record = read(path)
     if isinstance(record, Damaged):
         return record
     if record.key != cell.key:
@@ -190,26 +229,47 @@ def read_predictions(folder: Path, record: Record) -> dict[str, np.ndarray] | st
     found = _predictions(folder, record)
     if isinstance(found, str):
         return found
-    with np.load(io.BytesIO(found), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files if not name.startswith(EVIDENCE)}
+    arrays = _arrays(found)
+    if isinstance(arrays, str):
+        return arrays
+    predictions = {n: one for n, one in arrays.items() if not n.startswith(EVIDENCE)}
+    for name, one in predictions.items():
+        if one.ndim != 1 or one.dtype.kind not in "iu":
+            return f"has predictions of {name[:40]!r} that are not a row of whole numbers"
+        if one.size and not 0 <= int(one.min()) <= int(one.max()) < MOST_CLUSTERS:
+            return f"has predictions of {name[:40]!r} that are not numbers of clusters"
+    return predictions
 
 
 def read_evidence(folder: Path, record: Record) -> dict[str, dict[str, np.ndarray]]:
     """Return what was measured next to the predictions, kind -> set -> values; often nothing."""
     data = _predictions(folder, record)
+    arrays = _arrays(data) if isinstance(data, bytes) else {}
     found: dict[str, dict[str, np.ndarray]] = {}
-    if isinstance(data, bytes):
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            for name in arrays.files:
-                if name.startswith(EVIDENCE):
-                    kind, _, place = name.removeprefix(EVIDENCE).partition(":")
-                    found.setdefault(kind, {})[place] = arrays[name]
+    for name, values in ({} if isinstance(arrays, str) else arrays).items():
+        if name.startswith(EVIDENCE):
+            kind, _, place = name.removeprefix(EVIDENCE).partition(":")
+            found.setdefault(kind, {})[place] = values
     return found
+
+
+def _arrays(data: bytes) -> dict[str, np.ndarray] | str:
+    """Return the arrays of a file of predictions, or what is wrong with it."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if sum(member.file_size for member in archive.infolist()) > MOST_BYTES:
+                return "has predictions that are too large"
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except Exception as error:  # a file that is no such archive makes its reader fail in many ways
+        return f"has predictions that cannot be read ({type(error).__name__})"
+    strange = [name for name, one in found.items() if not isinstance(one, np.ndarray)]
+    return f"has predictions of {strange[0][:40]!r} that are no array" if strange else found
 
 
 def _predictions(folder: Path, record: Record) -> bytes | str:
     try:
-        data = (folder / PREDICTIONS).read_bytes()
+        data = read_regular(folder / PREDICTIONS, most=MOST_BYTES)
     except OSError as error:
         return f"has no readable predictions ({error.strerror})"
     if hashlib.sha256(data).hexdigest() != record.predictions_sha256:

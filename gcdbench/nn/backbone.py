@@ -1,8 +1,9 @@
-"""A timm vision transformer whose last blocks are trained and whose trunk is frozen.
+"""A vision transformer whose last blocks are trained and whose trunk is frozen.
 
-The trunk (patch embedding, positions and frozen blocks) runs without autograd. In the blocks that
-are trained, only what is used is computed: in the last block that is the CLS token alone, unless
-patch tokens are needed. Both shortcuts give the same numbers as the plain forward pass.
+The trunk (patch embedding, positions and the blocks before the first one that is trained or
+adapted) runs without autograd, and its output can be precomputed. In the blocks after it, only what
+is used is computed: of the last one that is the CLS token alone, unless other tokens are needed.
+Both shortcuts give the same numbers as the plain forward pass.
 """
 
 from __future__ import annotations
@@ -10,97 +11,35 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from itertools import groupby
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
-from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import Tensor, nn
 
+from gcdbench.nn.adapters import PIXELS, Adapter, AddedRows
 from gcdbench.nn.parallel import ProcessGroup, SingleProcess
+from gcdbench.nn.tokens import (
+    Encoded,
+    Patches,
+    Recording,
+    State,
+    Tokens,
+    Trace,
+    first_of,
+    join,
+    size_of,
+    stack,
+)
+from gcdbench.nn.transformer import transformer_of
 
 TokenHook = Callable[[Tensor, int], Tensor]
+AddHook = Callable[[Tensor], Tensor | None]
+TapHook = Callable[[int, Tensor], None]
 # how deep into the backbone a view may be precomputed; traced: tokens with the data of a recording
 CacheDepth = Literal["images", "patches", "traced", "tokens"]
 CPU_CACHE = 20 << 20  # bytes of the widest activations; 8 images of a ViT-B/16
-
-
-@dataclass(frozen=True)
-class Patches:
-    """State of images after the patch embedding, before CLS token and positions."""
-
-    x: Tensor  # (n, p, d)
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, rows: Tensor) -> Patches:
-        return Patches(self.x[rows])
-
-    def to(self, device: torch.device) -> Patches:
-        """Move to a device."""
-        return Patches(self.x.to(device, non_blocking=True))
-
-
-@dataclass(frozen=True)
-class Trace:
-    """What a recording holds of images that have passed the trunk."""
-
-    patches: Tensor  # (n, p, d)
-    maps: Tensor  # (n, frozen blocks, heads, p) CLS attention
-
-    def __getitem__(self, rows: Tensor) -> Trace:
-        return Trace(self.patches[rows], self.maps[rows])
-
-    def to(self, device: torch.device) -> Trace:
-        """Move to a device."""
-        parts = (part.to(device, non_blocking=True) for part in (self.patches, self.maps))
-        return Trace(*parts)
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """State of images after the frozen trunk."""
-
-    x: Tensor  # (n, prefix + p, d)
-    taps: dict[int, Tensor] = field(default_factory=dict)  # block -> CLS (n, d), normalised
-    trace: Trace | None = None  # if it may be needed
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, rows: Tensor) -> Tokens:
-        trace = None if self.trace is None else self.trace[rows]
-        return Tokens(self.x[rows], {b: cls[rows] for b, cls in self.taps.items()}, trace)
-
-    def to(self, device: torch.device) -> Tokens:
-        """Move to a device."""
-        taps = {block: cls.to(device, non_blocking=True) for block, cls in self.taps.items()}
-        trace = None if self.trace is None else self.trace.to(device)
-        return Tokens(self.x.to(device, non_blocking=True), taps, trace)
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Output of the backbone: what the heads get of an image."""
-
-    cls: Tensor  # (n, d) CLS token after the last block and the final norm
-    taps: dict[int, Tensor] = field(default_factory=dict)  # block -> CLS (n, d), same norm
-
-
-@dataclass
-class Recording:
-    """Patch embedding and CLS attention of the latest images."""
-
-    patches: Tensor = field(default_factory=lambda: torch.empty(0))  # (n, p, d), before the hooks
-    maps: list[Tensor] = field(default_factory=list)  # of each block
-    gradient: bool = False  # whether the maps of trained blocks pass one
-
-    @property
-    def attention(self) -> Tensor:
-        """CLS-to-patch attention (blocks, n, heads, p)."""
-        return torch.stack(self.maps)
 
 
 class Backbone(nn.Module):
@@ -111,7 +50,7 @@ class Backbone(nn.Module):
 
     def __init__(
         self,
-        vit: VisionTransformer,
+        vit: Any,
         *,
         mean: tuple[float, ...],
         std: tuple[float, ...],
@@ -124,15 +63,23 @@ class Backbone(nn.Module):
                 f"train_blocks is {train_blocks}, the backbone has {len(vit.blocks)} blocks"
             )
         self.vit = vit
+        self.transformer = transformer_of(vit)
         self.image_size = image_size
-        self.dim: int = vit.embed_dim
-        self.num_blocks = len(vit.blocks)
-        self.num_heads: int = vit.blocks[0].attn.num_heads  # type: ignore[union-attr, assignment]
+        self.dim = self.transformer.dim
+        self.num_blocks = self.transformer.num_blocks
+        self.num_heads = self.transformer.num_heads
+        self.num_prefix = self.transformer.num_prefix
+        # blocks of the trunk: those before the first one that is trained or adapted
         self.num_frozen = self.num_blocks - train_blocks
         self.output_block = self.num_blocks
         self.tapped: set[int] = set()
+        self.reads_patches = False  # whether ``Encoded.patches`` is computed
+        self.final_norm = True  # whether the outputs pass the final norm
+        self.adapters = nn.ModuleList()
         self._hooks: Sequence[TokenHook] = ()
         self._cls_hook: Callable[[Tensor], Tensor] | None = None
+        self._add_hook: AddHook | None = None
+        self._tap_hook: TapHook | None = None
         self._recording: Recording | None = None
         self._cast: tuple[object, list[nn.Module]] = (None, [])
         self.group: ProcessGroup = SingleProcess()
@@ -141,6 +88,31 @@ class Backbone(nn.Module):
         vit.requires_grad_(False)
         for block in vit.blocks[self.num_frozen :]:
             block.requires_grad_(True)
+        self._pretrained = [p for p in vit.parameters() if not p.requires_grad]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Backbone:
+        """Return a copy that shares the trunk, which nobody changes, with the original."""
+        blocks = self.vit.blocks
+        trunk = [m for name, m in self.vit.named_children() if name != "blocks"]
+        trunk += list(blocks[: self.num_frozen])
+        shared = [*trunk, *self.vit._parameters.values(), self.group]
+        memo.update({id(one): one for one in shared if one is not None})
+        for module in trunk:  # tensors that are held elsewhere as well
+            memo.update({id(p): p for p in module.parameters()})
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        state = {**self.__dict__, "_cast": (None, []), "_hooks": (), "_cls_hook": None}
+        state |= {"_recording": None, "_add_hook": None, "_tap_hook": None}
+        made.__dict__ = copy.deepcopy(state, memo)
+        return made
+
+    def untouched(self) -> list[Tensor]:
+        """Return the pretrained tensors that training leaves alone; checkpoints need not hold them.
+
+        They are the parameters that were frozen when the backbone was built and still are, and the
+        buffers of the pretrained model.
+        """
+        return [*(p for p in self._pretrained if not p.requires_grad), *self.vit.buffers()]
 
     def tap(self, block: int) -> None:
         """Add the CLS token after a block, counted from 1, to ``Encoded.taps``."""
@@ -152,6 +124,35 @@ class Backbone(nn.Module):
         """Use the CLS token after an earlier block as the output, in place of the last one's."""
         self.tap(block)
         self.output_block = block
+
+    def adapt(self, adapter: Adapter) -> None:
+        """Add an adapter; what comes after its depth is no longer precomputed."""
+        if not PIXELS <= adapter.depth < self.num_blocks:
+            raise ValueError(
+                f"{type(adapter).__name__}: depth is {adapter.depth}, expected PIXELS (-1) or the "
+                f"number of blocks before it, 0..{self.num_blocks - 1}"
+            )
+        adapter.attach(self.vit)
+        self.adapters.append(adapter)
+        self.num_frozen = min(self.num_frozen, max(adapter.depth, 0))
+
+    @property
+    def adapts_pixels(self) -> bool:
+        """Whether an adapter changes the images."""
+        return any(one.depth == PIXELS for one in self.adapters)
+
+    @contextlib.contextmanager
+    def without(self, *adapters: Adapter) -> Iterator[None]:
+        """Encode without some adapters in the context; without all of them if none is named."""
+        resting = adapters or tuple(self._active())
+        before = [one.active for one in resting]
+        for one in resting:
+            one.active = False
+        try:
+            yield
+        finally:
+            for one, active in zip(resting, before, strict=True):
+                one.active = active
 
     @contextlib.contextmanager
     def recording(self, *, gradient: bool = False) -> Iterator[Recording]:
@@ -167,14 +168,40 @@ class Backbone(nn.Module):
 
     @contextlib.contextmanager
     def hooked(
-        self, tokens: Sequence[TokenHook], cls: Callable[[Tensor], Tensor]
+        self,
+        tokens: Sequence[TokenHook],
+        cls: Callable[[Tensor], Tensor],
+        add: AddHook | None = None,
     ) -> Iterator[None]:
-        """Apply functions to the tokens after each block and to the CLS output, in the context."""
-        self._hooks, self._cls_hook = tokens, cls
+        """Apply functions to the tokens after each block and to the CLS output, in the context.
+
+        ``add`` makes further patch embeddings (m, p, d) of those of the images. They are encoded in
+        the same pass, which takes half the launches of two; ``Recording.added`` is the output. With
+        token hooks, which may mix all rows that they see, nothing is added.
+        """
+        self._hooks, self._cls_hook, self._add_hook = tokens, cls, None if tokens else add
         try:
             yield
         finally:
-            self._hooks, self._cls_hook = (), None
+            self._hooks, self._cls_hook, self._add_hook = (), None, None
+
+    @contextlib.contextmanager
+    def when_tapped(self, hook: TapHook) -> Iterator[None]:
+        """Call a function with a block and its tap (n, d) as soon as that is computed.
+
+        A GPU then works on the later blocks while the CPU works on the tap. It is not called for
+        blocks after the trunk, nor by a process that encodes only a share of the rows.
+        """
+        self._tap_hook = hook
+        try:
+            yield
+        finally:
+            self._tap_hook = None
+
+    def _tapped(self, number: int, cls: Tensor) -> None:
+        if self._tap_hook is not None and self.group.size == 1:
+            with torch.enable_grad():
+                self._tap_hook(number, cls)
 
     def normalise(self, images: Tensor) -> Tensor:
         """Normalise images with values in [0, 1] as the weights expect them."""
@@ -182,26 +209,42 @@ class Backbone(nn.Module):
 
     def patches(self, images: Tensor) -> Tensor:
         """Return the patch embedding (n, p, d), before CLS token and positions."""
-        with torch.no_grad():
-            return self.vit.patch_embed(self.normalise(images))
+        acting = [one for one in self._active() if one.depth == PIXELS]
+        if not acting:
+            with torch.no_grad():
+                return self.transformer.embed(self.normalise(images))
+        x = self.normalise(images)
+        for adapter in acting:
+            x = adapter.images(x)
+        return self.transformer.embed(x)
 
-    def trunk(self, patches: Tensor, taps: Collection[int] | None = None) -> Tokens:
-        """Run the frozen blocks on a patch embedding; only mixed patches may need gradients."""
+    def trunk(
+        self, patches: Tensor, taps: Collection[int] | None = None, *, images: int | None = None
+    ) -> Tokens:
+        """Run the frozen blocks on a patch embedding; only changed patches may need gradients.
+
+        A recording takes in the first ``images`` rows, by default all.
+        """
         tapped = self.tapped if taps is None else taps
         if len(patches) > (most := self._at_a_time(patches)):
+            hook, self._tap_hook = self._tap_hook, None
             parts = [self.trunk(part, tapped) for part in patches.split(most)]
             taps_of = {b: torch.cat([part.taps[b] for part in parts]) for b in parts[0].taps}
+            self._tap_hook = hook
+            for number, cls in taps_of.items():
+                self._tapped(number, cls)
             return Tokens(torch.cat([part.x for part in parts]), taps_of)
         if self._recording is not None:
-            self._recording.patches, self._recording.maps = patches, []
+            self._recording.begin(patches[:images])
         with torch.set_grad_enabled(patches.requires_grad and torch.is_grad_enabled()):
-            x = self._embedded(self._apply_hooks(patches, 0))
+            x = self.transformer.start(self._apply_hooks(patches, 0))
+            rotation = self.transformer.rotation(x)
             found: dict[int, Tensor] = {}
             for number, block in enumerate(self._frozen_blocks(), start=1):
-                self._record(block, x)
-                x = self._apply_hooks(block(x), number)
+                x = self._apply_hooks(self._run(number, block, x, rotation), number)
                 if number in tapped:
-                    found[number] = self.vit.norm(x[:, 0])
+                    found[number] = self.transformer.norm(x[:, 0])
+                    self._tapped(number, found[number][:images])
         return Tokens(x, found)
 
     def _frozen_blocks(self) -> Sequence[nn.Module]:
@@ -230,52 +273,116 @@ class Backbone(nn.Module):
         with torch.no_grad(), self.recording() as recording:
             tokens = self.trunk(patches, taps)
         none = patches.new_empty(len(patches), 0, self.num_heads, patches.shape[1])
-        maps = torch.stack(recording.maps, dim=1) if recording.maps else none
+        maps = recording.attention.transpose(0, 1) if recording.scores else none
         return replace(tokens, trace=Trace(patches, maps))
 
-    def _embedded(self, patches: Tensor) -> Tensor:
-        """Return the input of the first block."""
-        return self.vit.norm_pre(self.vit._pos_embed(patches))
-
     def tail(self, tokens: Tokens) -> Encoded:
-        """Run the trained blocks; of the last one only the CLS token is computed."""
+        """Run the blocks after the trunk; of the last one only the rows that are read."""
         x, taps = tokens.x, dict(tokens.taps)
         if self._recording is not None and tokens.trace is not None:
-            self._recording.patches = tokens.trace.patches
-            self._recording.maps = list(tokens.trace.maps.unbind(1))
+            self._recording.begin(tokens.trace.patches, tokens.trace.maps)
+        transformer, added = self.transformer, AddedRows(self._active(), self.num_prefix)
+        rotation = transformer.rotation(x) if self.num_frozen < self.num_blocks else None
         for number in range(self.num_frozen + 1, self.num_blocks + 1):
             block = self.vit.blocks[number - 1]
-            self._record(block, x)
-            last = number == self.num_blocks and not self._hooks
-            x = cls_only(block, x) if last else self._apply_hooks(block(x), number)
+            x = added.enter(x, number)
+            cut = number == self.num_blocks and not (self._hooks or self.reads_patches)
+            if cut:
+                rows = self.num_prefix + added.number if added.number else 1
+                x = self._run(number, block, x, rotation, added.number, rows)
+            else:
+                x = self._run(number, block, x, rotation, added.number)
+                x = self._apply_hooks(x, number, added)
             if number in self.tapped:
-                taps[number] = self.vit.norm(x[:, 0])
+                taps[number] = transformer.norm(x[:, 0])
+        norm = transformer.norm if self.final_norm else nn.Identity()
         last = self.output_block == self.num_blocks
-        cls = self.vit.norm(x[:, 0]) if last else taps[self.output_block]
-        return Encoded(cls, taps)
+        cls = norm(x[:, 0]) if last else taps[self.output_block]
+        first = self.num_prefix + added.number
+        patches = norm(x[:, first:]) if self.reads_patches else None
+        return Encoded(cls, taps, patches, norm(added.of(x)) if added.number else None)
 
-    def forward(self, images: Tensor | Patches | Tokens) -> Encoded:
-        """Encode images (n, 3, H, W) with values in [0, 1], or their precomputed state."""
+    def forward(self, images: State | tuple[State, ...]) -> Encoded:
+        """Encode images (n, 3, H, W) with values in [0, 1], or their precomputed state.
+
+        Of a tuple, one entry per view, neighbours of the same size are encoded together.
+        """
+        if isinstance(images, tuple):
+            runs = [list(run) for _, run in groupby(images, key=size_of)]
+            encoded = join([self._encode_rows(stack(run)) for run in runs])
+        else:
+            encoded = self._encode_rows(images)
+        cls = encoded.cls if self._cls_hook is None else self._cls_hook(encoded.cls)
+        return replace(encoded, cls=cls)
+
+    def _encode_rows(self, images: State) -> Encoded:
         # token hooks may mix rows, so they must see all of them
         whole = self.group.size == 1 or self._hooks or not len(images)
-        encoded = self._encode(images) if whole else self._encode_share(images)
-        cls = encoded.cls if self._cls_hook is None else self._cls_hook(encoded.cls)
-        return Encoded(cls, encoded.taps)
+        return self._encode(images) if whole else self._encode_share(images)
 
-    def _encode(self, images: Tensor | Patches | Tokens) -> Encoded:
+    def _encode(self, images: State) -> Encoded:
         if isinstance(images, Tensor):
             images = Patches(self.patches(images))
-        return self.tail(self.trunk(images.x) if isinstance(images, Patches) else images)
+        added = None if self._add_hook is None else self._add_hook(_patches_of(images))
+        return self._encode_with(images, added)
 
-    def _encode_share(self, images: Tensor | Patches | Tokens) -> Encoded:
+    def _encode_with(self, images: Patches | Tokens, added: Tensor | None) -> Encoded:
+        """Encode images and the patches that are added to them."""
+        if isinstance(images, Tokens):
+            for block, cls in images.taps.items():
+                self._tapped(block, cls)
+        if added is None:
+            return self.tail(self.trunk(images.x) if isinstance(images, Patches) else images)
+        number, recording, hook = len(images), self._recording, self._tap_hook
+        if isinstance(images, Patches) and not added.requires_grad:
+            tokens = self.trunk(torch.cat([images.x, added]), images=number)
+        else:
+            first = self.trunk(images.x) if isinstance(images, Patches) else images
+            self._recording, self._tap_hook = None, None
+            second = self.trunk(added)
+            self._recording, self._tap_hook = recording, hook
+            taps = {b: torch.cat([cls, second.taps[b]]) for b, cls in first.taps.items()}
+            tokens = Tokens(torch.cat([first.x, second.x]), taps, first.trace)
+        encoded = self.tail(tokens)
+        if recording is not None:
+            recording.added = encoded.cls[number:]
+        return first_of(encoded, number)
+
+    def _encode_share(self, images: State) -> Encoded:
         """Encode this process's share of the rows and gather the shares of the others."""
-        group, number = self.group, len(images)
-        encoded = self._encode(images[group.rows(number)])
-        if (recording := self._recording) is not None:
-            recording.patches = group.gather(recording.patches, number)
-            recording.maps = [group.gather(maps, number) for maps in recording.maps]
+        group, number, recording = self.group, len(images), self._recording
+        added = None
+        if self._add_hook is not None:  # rows are made of any others, so all embeddings are needed
+            images = Patches(self.patches(images)) if isinstance(images, Tensor) else images
+            added = self._add_hook(_patches_of(images))
+        mine = images[self._share(number)]
+        mine = Patches(self.patches(mine)) if isinstance(mine, Tensor) else mine
+        part = None if added is None else added[self._share(len(added))]
+        encoded = self._encode_with(mine, part)
+        if recording is not None:
+            self._gather_recording(recording, images, 0 if added is None else len(added))
         taps = {block: group.gather(tap, number) for block, tap in encoded.taps.items()}
-        return Encoded(group.gather(encoded.cls, number), taps)
+        patches, tokens = (
+            None if part is None else group.gather(part, number)
+            for part in (encoded.patches, encoded.added)
+        )
+        return Encoded(group.gather(encoded.cls, number), taps, patches, tokens)
+
+    def _gather_recording(self, recording: Recording, images: State, added: int) -> None:
+        """Complete a recording of this process's share; embeddings are there if rows were added."""
+        group, number = self.group, len(images)
+        if isinstance(images, Tensor):
+            recording.patches = group.gather(recording.patches, number)
+        else:
+            recording.patches = _patches_of(images)
+        if isinstance(images, Tokens) and images.trace is not None:
+            recording.kept = images.trace.maps
+        recording.scores = [group.gather(scores, number) for scores in recording.scores]
+        if recording.added is not None:
+            recording.added = group.gather(recording.added, added)
+
+    def _share(self, number: int) -> Tensor:
+        return self.group.rows(number).to(self.mean.device, non_blocking=True)
 
     def attention(self, images: Tensor) -> Tensor:
         """Return the CLS-to-patch attention (blocks, n, heads, p) of every block."""
@@ -288,21 +395,51 @@ class Backbone(nn.Module):
             self.tail(self.trunk(patches))
         return recording.attention
 
-    def _record(self, block: Any, x: Tensor) -> None:
-        """Note the CLS attention of the block that tokens x are about to enter."""
+    def _run(
+        self,
+        number: int,
+        block: Any,
+        x: Tensor,
+        rotation: Any,
+        extra: int = 0,
+        rows: int | None = None,
+    ) -> Tensor:
+        """Run a block, for its first rows alone if ``rows`` suffice, and record its attention."""
+        given = (number, block, x, rotation, extra)
         if (recording := self._recording) is None:
-            return
-        with torch.set_grad_enabled(recording.gradient and torch.is_grad_enabled()):
-            x = block.norm1(x)
-            (q,) = _projections(block.attn, x[:, :1], "q")
-            (k,) = _projections(block.attn, x, "k")
-            maps = (q * block.attn.scale @ k.transpose(-2, -1)).softmax(-1)[:, :, 0]
-        recording.maps.append(maps[..., -recording.patches.shape[1] :])
+            if rows is None:
+                return self.transformer.run(*given)
+            return self.transformer.first(number, block, x, rows, rotation, extra)[0]
+        if rows is None:
+            x, scores = self.transformer.run_scored(*given)
+        else:
+            x, scores = self.transformer.first(number, block, x, rows, rotation, extra)
+        taught = recording.gradient and torch.is_grad_enabled()
+        recording.note(scores if taught else scores.detach())
+        return x
 
-    def _apply_hooks(self, x: Tensor, number: int) -> Tensor:
+    def _apply_hooks(self, x: Tensor, number: int, added: AddedRows | None = None) -> Tensor:
+        if not self._hooks:
+            return x
+        mine = None if added is None or not added.number else added.of(x)
+        if mine is not None and added is not None:  # hooks see the tokens of the pretrained model
+            x = added.replaced(x, x[:, :0])
         for hook in self._hooks:
             x = hook(x, number)
+        if mine is not None:
+            x = torch.cat([x[:, : self.num_prefix], mine, x[:, self.num_prefix :]], dim=1)
         return x
+
+    def _active(self) -> list[Adapter]:
+        return [one for one in self.adapters if one.active]  # type: ignore[misc]
+
+
+def _patches_of(images: Patches | Tokens) -> Tensor:
+    """Return the patch embedding (n, p, d) of images."""
+    if isinstance(images, Patches):
+        return images.x
+    assert images.trace is not None
+    return images.trace.patches
 
 
 def _with_cast_weights(block: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -314,51 +451,15 @@ def _with_cast_weights(block: nn.Module, dtype: torch.dtype) -> nn.Module:
     return made
 
 
-def cls_only(block: Any, x: Tensor) -> Tensor:
-    """Return a block's output for the CLS token alone, (n, 1, d)."""
-    attn: Any = block.attn
-    if type(block) is not Block or type(attn) is not Attention:
-        return block(x)[:, :1]
-    normed = block.norm1(x)
-    linear = isinstance(attn.k_norm, nn.Identity)
-    mixed = _attended_by_factors(attn, normed) if linear else _attended(attn, normed)
-    if getattr(attn, "norm", None) is not None:
-        mixed = attn.norm(mixed)
-    y = x[:, :1] + block.drop_path1(block.ls1(attn.proj_drop(attn.proj(mixed))))
-    return y + block.drop_path2(block.ls2(block.mlp(block.norm2(y))))
-
-
-def _attended(attn: Any, normed: Tensor) -> Tensor:
-    """Return the attention output of the CLS token (n, 1, d), before the output projection."""
-    (q,) = _projections(attn, normed[:, :1], "q")
-    k, v = _projections(attn, normed, "kv")
-    mixed = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
-    return mixed.transpose(1, 2).flatten(2)
-
-
-def _attended_by_factors(attn: Any, normed: Tensor) -> Tensor:
-    """Return the same without computing a key and a value of every token.
-
-    The products are computed in another order: the query is multiplied by the keys' weights once
-    and then by the tokens, and the values' weights are applied after the attention. The keys' bias
-    adds the same number to all scores of a query, so it is left out.
-    """
-    (q,) = _projections(attn, normed[:, :1], "q")
-    _, keys, values = attn.qkv.weight.unflatten(0, (3, attn.num_heads, -1))  # each (heads, e, d)
-    asked = torch.einsum("nhe,hed->nhd", q[:, :, 0] * attn.scale, keys)
-    weights = (asked @ normed.transpose(1, 2)).softmax(-1)
-    mixed = torch.einsum("nhd,hed->nhe", weights @ normed, values)
-    if attn.qkv.bias is not None:
-        mixed = mixed + attn.qkv.bias[-values.shape[0] * values.shape[1] :].view(values.shape[:2])
-    return mixed.flatten(1)[:, None]
-
-
-def _projections(attn: Any, x: Tensor, names: str) -> list[Tensor]:
-    """Return the projections in ``names``, a part of "qkv", each (n, heads, tokens, d/heads)."""
-    width, first = attn.qkv.weight.shape[0] // 3, "qkv".index(names)
-    rows = slice(first * width, (first + len(names)) * width)
-    bias = attn.qkv.bias
-    joint = F.linear(x, attn.qkv.weight[rows], None if bias is None else bias[rows])
-    heads = joint.unflatten(-1, (len(names), attn.num_heads, -1)).permute(2, 0, 3, 1, 4)
-    norms = {"q": attn.q_norm, "k": attn.k_norm}
-    return [norms[name](t) if name in norms else t for name, t in zip(names, heads, strict=True)]
+__all__ = [
+    "AddHook",
+    "Backbone",
+    "CacheDepth",
+    "Encoded",
+    "Patches",
+    "Recording",
+    "State",
+    "TokenHook",
+    "Tokens",
+    "Trace",
+]

@@ -17,6 +17,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from gcdbench.nn.heads import ProjectionHead, uniform_
 from gcdbench.ops.losses import mean_or_zero
 from gcdbench.ops.precision import full_precision
+from gcdbench.ops.unit import unit_rows
 
 # bytes of hidden activations at a time: fits a CPU's cache; enough work for another device
 CPU_CHUNK, CHUNK = 1 << 19, 1 << 26
@@ -54,7 +55,7 @@ class CosineCritic(nn.Module):
     @full_precision
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Return (n, m) scores of all pairs of rows of x and y."""
-        w = F.normalize(self.weight, dim=1)[0]
+        w = unit_rows(self.weight)[0]
         dot = (x @ w[: self.x_dim])[:, None] + y @ w[self.x_dim :]
         squared = x.square().sum(1)[:, None] + y.square().sum(1)
         return dot * squared.clamp(min=1e-24).rsqrt()

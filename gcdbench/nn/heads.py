@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from gcdbench.ops.precision import full_precision
+from gcdbench.ops.unit import unit_rows
 
 
 class ProjectionHead(nn.Module):
@@ -73,7 +74,8 @@ class CosineClassifier(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return (n, K) logits."""
-        return self.scale * _cosines(features, F.normalize(self.weight, dim=1))
+        cosines = _cosines(features, unit_rows(self.weight))
+        return cosines if self.scale == 1 else self.scale * cosines
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[1]}, {self.weight.shape[0]}, scale={self.scale}"
@@ -210,4 +212,4 @@ def unit_rows_(weight: Tensor) -> None:
 @full_precision
 def _cosines(z: Tensor, prototypes: Tensor) -> Tensor:
     """Return cosines with unit prototypes, in full precision: temperatures go down to 0.04."""
-    return F.normalize(z, dim=-1) @ prototypes.mT
+    return unit_rows(z) @ prototypes.mT

@@ -10,13 +10,16 @@ import timm
 import torch
 from safetensors.torch import load_file
 from timm.data import resolve_model_data_config
-from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
+from timm.models.eva import Eva
+from timm.models.eva import checkpoint_filter_fn as eva_filter_fn
+from timm.models.vision_transformer import checkpoint_filter_fn
 from torch import Tensor
 
 from gcdbench.core.settings import BACKBONES, BackboneConfig
 from gcdbench.errors import UserError
 from gcdbench.nn import embedded
 from gcdbench.nn.backbone import Backbone
+from gcdbench.nn.transformer import transformer_of
 
 
 def load_backbone(config: BackboneConfig) -> Backbone:
@@ -45,7 +48,7 @@ def _embedded_data() -> dict:
     return {"mean": embedded.MEAN, "std": embedded.STD, "input_size": (size, size)}
 
 
-def build_timm_vit(config_name: str, *, pretrained: bool) -> VisionTransformer:
+def build_timm_vit(config_name: str, *, pretrained: bool) -> Any:
     """Build a timm vision transformer, with timm's weights or without any."""
     name = BACKBONES.get(config_name, config_name)
     if not timm.is_model(name.split(".")[0]):
@@ -53,21 +56,17 @@ def build_timm_vit(config_name: str, *, pretrained: bool) -> VisionTransformer:
         raise UserError(
             f"unknown backbone {config_name!r}: use one of {known} or a timm ViT's name"
         )
-    extra: dict[str, Any] = {"img_size": 224} if "dinov2" in name else {}  # its own: 518 px
-    vit = timm.create_model(name, pretrained=pretrained, num_classes=0, **extra)
-    if not isinstance(vit, VisionTransformer) or vit.cls_token is None:
-        lacks = "has no CLS token" if isinstance(vit, VisionTransformer) else "is none"
-        raise UserError(
-            f"backbone {config_name!r} cannot be used: a timm VisionTransformer with a CLS token "
-            f"is needed, and {type(vit).__name__} {lacks}"
-        )
+    # DINOv2's own images have 518 pixels, DINOv3's 256
+    extra: dict[str, Any] = {"img_size": 224} if "dinov2" in name or "dinov3" in name else {}
+    vit: Any = timm.create_model(name, pretrained=pretrained, num_classes=0, **extra)
+    transformer_of(vit, config_name)  # refuses what has no blocks or no CLS token
     if vit.dynamic_img_size:  # all images here have one size
-        vit.dynamic_img_size = False  # type: ignore[misc]
+        vit.dynamic_img_size = False
         vit.patch_embed.flatten = True
     return vit
 
 
-def _timm_vit(config: BackboneConfig) -> VisionTransformer:
+def _timm_vit(config: BackboneConfig) -> Any:
     try:
         return build_timm_vit(config.name, pretrained=config.weights is None)
     except UserError:
@@ -80,13 +79,15 @@ def _timm_vit(config: BackboneConfig) -> VisionTransformer:
         ) from error
 
 
-def _load_file(vit: VisionTransformer, path: Path) -> None:
+def _load_file(vit: Any, path: Path) -> None:
     """Load a local checkpoint: safetensors, timm's own, or the original DINO layouts.
 
     Positions that were learnt for another image size are resampled, as timm does it.
     """
     state, wanted = _strip(_read(path)), vit.state_dict()
-    if "pos_embed" in state and state["pos_embed"].ndim == 3:
+    if isinstance(vit, Eva):
+        state = eva_filter_fn(state, vit)  # names of the original EVA and DINOv3 as well
+    elif "pos_embed" in state and state["pos_embed"].ndim == 3:
         state = checkpoint_filter_fn(state, vit)
     state = {key: value for key, value in state.items() if not key.startswith(("head.", "fc."))}
     missing = sorted(set(wanted) - set(state))

@@ -1,4 +1,4 @@
-"""Memories of features from earlier batches."""
+"""Memories of features from earlier batches, and copies on their way to the CPU."""
 
 from __future__ import annotations
 
@@ -52,3 +52,24 @@ class Ring(nn.Module):
         at = (self.cursor + torch.arange(len(ids), device=self.ids.device)) % len(self)
         self.rows[at], self.ids[at] = rows.to(self.rows), ids.to(self.ids)
         self.cursor.copy_((self.cursor + len(ids)) % len(self))
+
+
+class ReadBack:
+    """A tensor on its way to the CPU: the copy begins at once and is waited for when it is read.
+
+    In between, a GPU goes on with what it was given. A tensor on the CPU is there already.
+    """
+
+    def __init__(self, x: Tensor) -> None:
+        self._there, self._event = x.detach(), None
+        if x.is_cuda:
+            self._there = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+            self._there.copy_(x.detach(), non_blocking=True)
+            self._event = torch.cuda.Event()
+            self._event.record()
+
+    def read(self) -> Tensor:
+        """Return the tensor on the CPU."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._there

@@ -8,13 +8,15 @@ exact zero with a graph, because a batch may have no labelled or no unlabelled i
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gcdbench.ops.labels import UNLABELLED
-from gcdbench.ops.precision import full_precision
+from gcdbench.ops.precision import full_precision, widen
+from gcdbench.ops.unit import unit_rows
 
 
 def mean_or_zero(per_row: Tensor) -> Tensor:
@@ -23,18 +25,22 @@ def mean_or_zero(per_row: Tensor) -> Tensor:
 
 
 @full_precision
-def info_nce(z: Tensor, *, temperature: float = 1.0) -> Tensor:
+def info_nce(z: Tensor, *, temperature: float = 1.0, normalise: bool = True) -> Tensor:
     """Return the InfoNCE loss: the two views of an image against all other rows of the batch.
 
     Args:
-        z: (2B, d) projections, view-major; normalised here.
+        z: (..., 2B, d) projections, view-major; a loss for each of the leading dimensions.
         temperature: of the softmax over the 2B - 1 other rows.
+        normalise: whether to bring the rows of `z` to length one first.
     """
-    _check_two_views(z)
-    log_prob = _log_prob_of_others(F.normalize(z, dim=1), temperature)
-    n = len(z)
-    rows = torch.arange(n, device=z.device)
-    return mean_or_zero(-log_prob[rows, rows.roll(n // 2)])
+    n = z.shape[-2]
+    _check_two_views(n)
+    scores = _scores_of_others(unit_rows(z) if normalise else z, temperature).flatten(0, -2)
+    other_view = torch.arange(n, device=z.device).roll(n // 2)
+    if z.ndim > 2:
+        other_view = other_view.repeat(z.shape[:-2].numel())
+    loss = F.cross_entropy(scores, other_view, reduction="none").view(z.shape[:-1])
+    return loss.mean(-1) if n else loss.sum(-1)
 
 
 @full_precision
@@ -52,34 +58,43 @@ def sup_con(
     temperature that every method here uses.
 
     Args:
-        z: (n, d) projections, all views stacked.
-        labels: (n,) one label per row, so repeated for every view.
+        z: (..., n, d) projections, all views stacked; a loss for each of the leading dimensions.
+        labels: (..., n) one label per row, so repeated for every view.
         temperature: of the softmax over the n - 1 other rows.
         weight: (n,) factor of each anchor's loss, applied after its positives are averaged. (A
             factor on the single log-probabilities would cancel in that average.)
         normalise: whether to bring the rows of `z` to length one first.
     """
-    if normalise:
-        z = F.normalize(z, dim=1)
-    same = labels[:, None] == labels
-    positive = same & ~torch.eye(len(z), dtype=torch.bool, device=z.device)
-    log_prob = _log_prob_of_others(z, temperature)
-    per_row = -(log_prob * positive).sum(1) / positive.sum(1).clamp(min=1)
-    return mean_or_zero(per_row if weight is None else weight * per_row)
+    scores = _scores_of_others(unit_rows(z) if normalise else z, temperature)
+    positive = labels[..., None] == labels[..., None, :]
+    positive.diagonal(dim1=-2, dim2=-1).fill_(False)
+    share = positive / (positive.sum(-1, keepdim=True).clamp(min=1) * -max(z.shape[-2], 1))
+    if weight is not None:
+        share = share * weight[:, None]
+    return (scores.log_softmax(-1) * share).sum((-2, -1))
 
 
-def _log_prob_of_others(z: Tensor, temperature: float) -> Tensor:
-    """Return log p(j | i) over j != i as an (n, n) matrix; its diagonal means nothing."""
-    scores = z @ z.T / temperature
-    lowest = torch.finfo(z.dtype).min  # not -inf: a single row has no other rows to sum over
-    others = scores.clone().fill_diagonal_(lowest)
-    return scores - others.logsumexp(1, keepdim=True)
+def _scores_of_others(z: Tensor, temperature: float) -> Tensor:
+    """Return the (n, n) products of all rows, so low on the diagonal that a softmax ignores it.
+
+    Half of the lowest number: its logarithm must be finite, also if a single row has no others.
+    """
+    lowest = torch.finfo(z.dtype).min / 2
+    itself = torch.eye(z.shape[-2], dtype=z.dtype, device=z.device)
+    scaled = _scaled(z, temperature)
+    if z.ndim == 2:
+        return torch.addmm(itself, scaled, z.T, beta=lowest)
+    return torch.baddbmm(itself.expand(len(z), -1, -1), scaled, z.mT, beta=lowest)
 
 
 @full_precision
 def soft_cross_entropy(logits: Tensor, target: Tensor, *, temperature: float = 1.0) -> Tensor:
     """Return the cross-entropy of every row to its target distribution, over the last dimension."""
-    return -(target * (logits / temperature).log_softmax(-1)).sum(-1)
+    return -(target * _scaled(logits, temperature).log_softmax(-1)).sum(-1)
+
+
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    return logits if temperature == 1 else logits / temperature
 
 
 @full_precision
@@ -93,9 +108,10 @@ def self_distillation(
         student_temp: temperature of the taught prediction.
         teacher_temp: temperature of the teaching one, see `teacher_temperature`.
     """
-    _check_two_views(logits)
+    _check_two_views(len(logits))
     teacher = (logits.detach() / teacher_temp).softmax(1).roll(len(logits) // 2, dims=0)
-    return mean_or_zero(soft_cross_entropy(logits, teacher, temperature=student_temp))
+    log_p = _scaled(logits, student_temp).log_softmax(1)
+    return (teacher * log_p).sum() / -max(len(logits), 1)
 
 
 def teacher_temperature(
@@ -120,10 +136,24 @@ def mean_entropy_deficit(logits: Tensor, *, temperature: float = 0.1) -> Tensor:
     """Return log K - H(p), p the mean posterior of the rows: zero when all classes are used."""
     if not len(logits):
         return mean_or_zero(logits)
-    p = (logits / temperature).softmax(1).mean(0)
-    # A class that underflows to zero has entropy zero, but an infinite slope: keep it off the log.
-    entropy = torch.special.entr(p.clamp(min=torch.finfo(p.dtype).tiny)).sum()
-    return math.log(logits.shape[1]) - entropy
+    p = _scaled(logits, temperature).softmax(1).mean(0)
+    return _SumPLogP.apply(p) + math.log(logits.shape[1])
+
+
+class _SumPLogP(torch.autograd.Function):
+    """Minus the entropy of a distribution; a class of probability zero adds nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, p: Tensor) -> Tensor:
+        # finite at zero, where the slope of a softmax is zero as well
+        log_p = p.clamp(min=torch.finfo(p.dtype).tiny).log()
+        ctx.save_for_backward(log_p)
+        return (p * log_p).sum()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (log_p,) = ctx.saved_tensors
+        return (log_p + 1) * grads[0]
 
 
 @full_precision
@@ -143,8 +173,8 @@ def cross_entropy_on(
         labels: (n,), UNLABELLED where hidden.
         mask: (n,) bool, all rows if None.
         targets: (n, K) distributions to learn in place of the labels, where these are not hidden.
-        rows: those whose label is not hidden and in `mask`, if the caller knows them; with targets
-            they are found here otherwise, for which a GPU is waited for.
+        rows: those whose label is not hidden and in `mask`, if the caller knows them; they save
+            counting, and with targets they are found here otherwise, for which a GPU is waited for.
         temperature: of the posterior.
     """
     known = labels if mask is None else labels.where(mask, UNLABELLED)
@@ -153,7 +183,10 @@ def cross_entropy_on(
         return mean_or_zero(
             soft_cross_entropy(logits[rows], targets[rows], temperature=temperature)
         )
-    loss = F.cross_entropy(logits / temperature, known, ignore_index=UNLABELLED, reduction="sum")
+    scaled = _scaled(logits, temperature)
+    if rows is not None and len(rows):
+        return F.cross_entropy(scaled, known, ignore_index=UNLABELLED)
+    loss = F.cross_entropy(scaled, known, ignore_index=UNLABELLED, reduction="sum")
     return loss / (known != UNLABELLED).sum().clamp(min=1)
 
 
@@ -169,7 +202,7 @@ def smoothed_cross_entropy(
         alpha: (n,) share of the labelled image in each mixed row.
         temperature: of the posterior.
     """
-    log_p = (logits / temperature).log_softmax(1)
+    log_p = _scaled(logits, temperature).log_softmax(1)
     hard = log_p.gather(1, labels[:, None]).squeeze(1)
     return mean_or_zero(-(alpha * hard + (1 - alpha) * log_p.mean(1)))
 
@@ -205,18 +238,61 @@ def parametric_terms(
         sup_contrast_temp: of SupCon.
     """
     rows = (labels != UNLABELLED).nonzero().squeeze(1) if labelled is None else labelled
-    classify = cross_entropy_on(
-        cosines, labels, targets=targets, rows=rows, temperature=student_temp
+    of_classes = classifier_terms(
+        cosines,
+        labels,
+        rows,
+        targets=targets,
+        sup_weight=sup_weight,
+        entropy_weight=entropy_weight,
+        student_temp=student_temp,
     )
-    spread = mean_entropy_deficit(cosines, temperature=student_temp)
-    contrast = info_nce(z, temperature=contrast_temp)
-    sup_contrast = sup_con(z[rows], labels[rows], temperature=sup_contrast_temp)
-    return {
-        "entropy": (1 - sup_weight) * entropy_weight * spread,
-        "classify": sup_weight * classify,
-        "contrast": (1 - sup_weight) * contrast,
-        "sup_contrast": sup_weight * sup_contrast,
-    }
+    contrasts = contrast_terms(
+        unit_rows(z),
+        labels,
+        rows,
+        sup_weight=sup_weight,
+        contrast_temp=contrast_temp,
+        sup_contrast_temp=sup_contrast_temp,
+    )
+    return {**of_classes, **contrasts}
+
+
+def classifier_terms(
+    cosines: Tensor,
+    labels: Tensor,
+    rows: Tensor,
+    *,
+    targets: Tensor | None = None,
+    sup_weight: float,
+    entropy_weight: float,
+    student_temp: float,
+) -> dict[str, Tensor]:
+    """Return the terms of ``parametric_terms`` that train the classifier; ``rows`` are labelled."""
+    logits = widen(cosines) / student_temp
+    classify = cross_entropy_on(logits, labels, targets=targets, rows=rows)
+    spread = mean_entropy_deficit(logits, temperature=1.0)
+    weight = (1 - sup_weight) * entropy_weight
+    return {"entropy": weight * spread, "classify": sup_weight * classify}
+
+
+def contrast_terms(
+    z: Tensor,
+    labels: Tensor,
+    rows: Tensor,
+    *,
+    sup_weight: float,
+    contrast_temp: float,
+    sup_contrast_temp: float,
+) -> dict[str, Tensor]:
+    """Return the terms of ``parametric_terms`` that train the projector, of unit rows z.
+
+    With several projectors at once, z is (p, 2B, e), labels (p, 2B) and every term (p,).
+    """
+    contrast = info_nce(z, temperature=contrast_temp, normalise=False)
+    known, classes = z.index_select(-2, rows), labels.index_select(-1, rows)
+    sup_contrast = sup_con(known, classes, temperature=sup_contrast_temp, normalise=False)
+    return {"contrast": (1 - sup_weight) * contrast, "sup_contrast": sup_weight * sup_contrast}
 
 
 def ramp_up(epoch: int, length: int, scale: float = 1.0) -> float:
@@ -229,8 +305,8 @@ def ramp_up(epoch: int, length: int, scale: float = 1.0) -> float:
     return scale * math.exp(-5.0 * missing**2)
 
 
-def _check_two_views(rows: Tensor) -> None:
-    if len(rows) % 2:
+def _check_two_views(rows: int) -> None:
+    if rows % 2:
         raise ValueError(
-            f"{len(rows)} rows cannot be two views of a batch; stack both views, view-major."
+            f"{rows} rows cannot be two views of a batch; stack both views, view-major."
         )

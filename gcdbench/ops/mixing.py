@@ -93,8 +93,7 @@ def positive_parameter(values: list[float], *, learn: bool) -> nn.Parameter:
 
 def patch_mix(source: Tensor, target: Tensor, beta: Tensor) -> Tensor:
     """Blend patch tokens (n, patches, d) of two images by the share (n, patches) of the source."""
-    weight = beta[..., None].to(source.dtype)
-    return weight * source + (1 - weight) * target
+    return torch.lerp(target, source, beta[..., None].to(source.dtype))
 
 
 @full_precision

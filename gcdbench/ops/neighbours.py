@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from gcdbench.ops.precision import full_precision
+from gcdbench.ops.kmeans.rows import Rows, as_rows, parts
 
 Metric = Literal["product", "euclidean"]
 Backend = Literal["auto", "faiss", "torch"]
@@ -32,7 +32,6 @@ class Neighbours(NamedTuple):
 
 
 @torch.no_grad()
-@full_precision
 def k_nearest(
     queries: Tensor,
     rows: Tensor,
@@ -40,8 +39,12 @@ def k_nearest(
     *,
     metric: Metric = "product",
     backend: Backend = "auto",
+    wait: bool = True,
 ) -> Neighbours:
     """Return the k rows with the largest inner product with each query, or the nearest ones.
+
+    Queries and rows in half precision that would take more than a gigabyte as float32 are read in
+    parts, from a memory-mapped file for example, and searched by torch.
 
     Args:
         queries: (n, d).
@@ -49,18 +52,37 @@ def k_nearest(
         k: number of neighbours, at most m.
         metric: "product", which of unit vectors is the cosine, or "euclidean".
         backend: "auto" takes faiss if it is installed, for CUDA tensors its GPU version.
+        wait: False lets a GPU search in float32 alone, for which the CPU need not wait: neighbours
+            that are equally near but for rounding may come in another order. No effect on a CPU.
 
     >>> k_nearest(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0], [3.0, 1.0]]), 1).indices
     tensor([[1]])
     """
     _check(queries, rows, k, metric, backend)
-    queries, rows = queries.float(), rows.float()
+    with torch.autocast(rows.device.type, enabled=False):
+        device = rows.device
+        return _k_nearest(
+            as_rows(queries, device=device), as_rows(rows, device=device), k, metric, backend, wait
+        )
+
+
+def _k_nearest(
+    queries: Tensor | Rows,
+    rows: Tensor | Rows,
+    k: int,
+    metric: Metric,
+    backend: Backend,
+    wait: bool,
+) -> Neighbours:
     if not len(queries) or not k:
         nothing = queries.new_empty(len(queries), k)
         return Neighbours(nothing.long(), nothing)
+    if rows.device.type == "cuda" and not wait:
+        index, score = _search_by_torch(queries, rows, k, metric)
+        return Neighbours(index, score.clamp(min=0).sqrt() if metric == "euclidean" else score)
     searched = min(k + MARGIN, len(rows))
     faiss = _faiss() if backend != "torch" else None
-    if faiss is None:
+    if faiss is None or isinstance(queries, Rows) or isinstance(rows, Rows):
         index, score = _search_by_torch(queries, rows, searched, metric)
     else:
         index, score = _search_by_faiss(faiss, queries, rows, searched, metric)
@@ -71,7 +93,8 @@ def k_nearest(
         error = _rounding(queries, rows)
         for row in (worst.double() >= exact[:, -1] - error).nonzero().flatten().tolist():
             everything = torch.arange(len(rows), device=rows.device)[None]
-            found[row], exact[row] = _ranked(queries[row, None], rows, everything, k, metric)
+            query = queries[row : row + 1]
+            found[row], exact[row] = _ranked(query, rows, everything, k, metric)
     score = (-exact).clamp(min=0).sqrt() if metric == "euclidean" else exact
     return Neighbours(found, score.float())
 
@@ -106,13 +129,14 @@ def _search_by_faiss(
 
 
 def _search_by_torch(
-    queries: Tensor, rows: Tensor, k: int, metric: Metric
+    queries: Tensor | Rows, rows: Tensor | Rows, k: int, metric: Metric
 ) -> tuple[Tensor, Tensor]:
     """Return the same by matrix products, in blocks of queries and of rows."""
     width = max(min(len(rows), BLOCK // (4 * 256)), k)
     height = max(1, BLOCK // (4 * width))
-    parts = []
-    for some in queries.split(height):
+    found = []
+    for first in range(0, len(queries), height):
+        some = queries[first : first + height]
         best, index = some.new_empty(len(some), 0), some.new_empty(len(some), 0, dtype=torch.long)
         for start in range(0, len(rows), width):
             scores = _nearness(some, rows[start : start + width], metric)
@@ -120,8 +144,8 @@ def _search_by_torch(
             both = torch.cat([best, new.values], 1).topk(min(k, start + scores.shape[1]), dim=1)
             index = torch.cat([index, new.indices + start], 1).gather(1, both.indices)
             best = both.values
-        parts.append((index, -best if metric == "euclidean" else best))
-    return torch.cat([index for index, _ in parts]), torch.cat([score for _, score in parts])
+        found.append((index, -best if metric == "euclidean" else best))
+    return torch.cat([index for index, _ in found]), torch.cat([score for _, score in found])
 
 
 def _nearness(queries: Tensor, rows: Tensor, metric: Metric) -> Tensor:
@@ -134,29 +158,35 @@ def _nearness(queries: Tensor, rows: Tensor, metric: Metric) -> Tensor:
 
 
 def _ranked(
-    queries: Tensor, rows: Tensor, index: Tensor, k: int, metric: Metric
+    queries: Tensor | Rows, rows: Tensor | Rows, index: Tensor, k: int, metric: Metric
 ) -> tuple[Tensor, Tensor]:
     """Return the k best of the candidates (n, c) of each query, by double precision."""
     order = index.sort(1).values  # so that a stable sort prefers the lower index
-    parts = []
+    scores = []
     step = max(1, BLOCK // (8 * order.shape[1] * max(rows.shape[1], 1)))
-    for some, candidates in zip(queries.split(step), order.split(step), strict=True):
+    for number, candidates in enumerate(order.split(step)):
+        some = queries[number * step : (number + 1) * step]
         near = rows[candidates].double()
         if metric == "product":
-            parts.append((near * some.double()[:, None]).sum(2))
+            scores.append((near * some.double()[:, None]).sum(2))
         else:
-            parts.append(-(near - some.double()[:, None]).square().sum(2))
-    exact = torch.cat(parts)
+            scores.append(-(near - some.double()[:, None]).square().sum(2))
+    exact = torch.cat(scores)
     chosen = exact.sort(dim=1, descending=True, stable=True).indices[:, :k]
     return order.gather(1, chosen), exact.gather(1, chosen)
 
 
-def _rounding(queries: Tensor, rows: Tensor) -> Tensor:
+def _rounding(queries: Tensor | Rows, rows: Tensor | Rows) -> Tensor:
     """Return (n,) how wrong the float32 score of a query with any row can be."""
     unit = {"highest": 2.0**-24, "high": 2.0**-11, "medium": 2.0**-8}
-    length, longest = queries.norm(dim=1).double(), rows.norm(dim=1).max().double()
+    lengths = [torch.cat([part.norm(dim=1) for part in parts(x)]).double() for x in (queries, rows)]
+    length, longest = lengths[0], lengths[1].max()
     size = (length + longest).square()  # above the product and the squared distance
-    precision = unit[torch.get_float32_matmul_precision()] if rows.is_cuda else unit["highest"]
+    precision = (
+        unit[torch.get_float32_matmul_precision()]
+        if rows.device.type == "cuda"
+        else unit["highest"]
+    )
     return 4 * math.sqrt(rows.shape[1]) * precision * size
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -15,10 +16,14 @@ from gcdbench.core.method_spec import MethodSpec
 from gcdbench.core.suites import Suite
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
+from gcdbench.experiment.index import Index
+from gcdbench.experiment.key import score_version
 from gcdbench.experiment.plan import Cell, Request, base_name, make_cells
 from gcdbench.experiment.record import Record, SearchFacts, SetScores
+from gcdbench.experiment.verdict import Verdict
 from gcdbench.report.matching import differing, is_of, same_data
 
+Judge = Callable[..., Verdict]  # of a record's path, the record and its problem
 COLUMNS = ["dataset", "method", "seed", "set", "role", "split", "accuracy"]
 SPLITS = ("All", "Old", "New")
 
@@ -71,6 +76,7 @@ class Collection:
     folders: dict[str, Path] = field(default_factory=dict)  # key -> folder of the record
     truths: dict[str, Truth] = field(default_factory=dict)  # by dataset
     description: str = ""  # of the suite
+    unconfirmed: list[Place] = field(default_factory=list)  # whose scores were not recomputed
 
     @property
     def datasets(self) -> list[str]:
@@ -85,16 +91,19 @@ def collect(
     any_code: bool = False,
     as_recorded: bool = False,
     cells: Sequence[Cell] | None = None,
+    judge: Judge | None = None,
 ) -> Collection:
     """Read the records of exactly the requested cells; all recorded methods if none is named.
 
     With ``any_code``, a cell without a record of its own takes the newest one that was made by
     another version of the code with the same settings, split and weights; with
     ``as_recorded``, the newest one of its dataset, method and seed, whatever it was made with.
-    ``cells`` are those of the request, if they have been planned already.
+    ``cells`` are those of the request, if they have been planned already. ``judge`` computes the
+    scores of a record again: records with other scores are left out.
     """
     suite = Suite.load(request.suite)
-    sound, left_out = _read(results)
+    index = Index(results)
+    sound, left_out = _read(index)
     if cells is None and not request.methods:
         left_out += _of_unknown_methods(sound, suite, results)
         request = _with_recorded_methods(request, sound.values(), suite)
@@ -126,6 +135,8 @@ def collect(
             chosen[key] = found.pop()
         reason = "is of another version than the record that is used"
         left_out += [LeftOut(_below(path, results), "stale", reason) for path, _ in found]
+    with index:
+        unconfirmed = _judged(chosen, by_key, index, judge, left_out) if judge else []
     return Collection(
         table=tidy([chosen[key][1] for key in by_key if key in chosen]),
         records=[chosen[key][1] for key in by_key if key in chosen],
@@ -136,6 +147,7 @@ def collect(
         folders={record.key: path.parent for path, record in chosen.values()},
         truths=_truths(by_key.values()),
         description=suite.description,
+        unconfirmed=unconfirmed,
     )
 
 
@@ -172,18 +184,39 @@ def reported_sets(record: Record) -> dict[str, SetScores]:
     return sets
 
 
-def _read(results: Path) -> tuple[dict[Path, Record], list[LeftOut]]:
+def _read(index: Index) -> tuple[dict[Path, Record], list[LeftOut]]:
     """Read all records below a folder and part those that can be used from those that cannot."""
     sound: dict[Path, Record] = {}
     left_out = []
-    for path, record in records.read_all(results):
+    for path, record in index.all():
         if isinstance(record, records.Damaged):
-            left_out.append(LeftOut(_below(path, results), "damaged", record.reason))
+            left_out.append(LeftOut(_below(path, index.results), "damaged", record.reason))
         elif reason := records.misplaced(path, record):
-            left_out.append(LeftOut(_below(path, results), "foreign", reason))
+            left_out.append(LeftOut(_below(path, index.results), "foreign", reason))
         else:
             sound[path] = record
     return sound, left_out
+
+
+def _judged(
+    chosen: dict[str, tuple[Path, Record]],
+    cells: Mapping[str, Cell],
+    index: Index,
+    judge: Judge,
+    left_out: list[LeftOut],
+) -> list[Place]:
+    """Leave out the records with wrong scores; return those whose scores were not recomputed."""
+    unconfirmed = []
+    for key, (path, record) in list(chosen.items()):
+        problem = cells[key].problem()
+        basis = f"{problem.fingerprint} {score_version()}"
+        verdict = index.verdict(path, basis, partial(judge, path, record, problem=problem))
+        if verdict.kind == "wrong":
+            del chosen[key]
+            left_out.append(LeftOut(_below(path, index.results), "damaged", verdict.reason))
+        elif verdict.kind == "consistent":
+            unconfirmed.append(_place(cells[key]))
+    return unconfirmed
 
 
 def _of_unknown_methods(sound: Mapping[Path, Record], suite: Suite, results: Path) -> list[LeftOut]:

@@ -107,7 +107,7 @@ def standing_columns(leaderboard: Leaderboard) -> list[Column[Standing]]:
     ]
     return [
         Column("", attrgetter("place"), ("md",)),
-        Column("method", lambda one: method_title(one.method), ("md",)),
+        Column("method", lambda one: method_title(one.method) + _mark(one), ("md",)),
         *means,
         Column("method", attrgetter("method"), ("json",)),
         Column("means", attrgetter("means"), ("json",)),
@@ -121,6 +121,11 @@ def standing_columns(leaderboard: Leaderboard) -> list[Column[Standing]]:
         Column("place", attrgetter("place"), ("json",)),
         Column("title", lambda one: method_title(one.method), ("json",)),
     ]
+
+
+def _mark(standing: Standing) -> str:
+    """Return the mark of a method with scores that could not be recomputed."""
+    return " ‡" if standing.unconfirmed else ""
 
 
 def _measured(standing: Standing, role: str) -> bool:

@@ -19,6 +19,7 @@ from gcdbench.report.further_scores import further_scores
 from gcdbench.report.tuned import Tuned, tuned
 
 Key = tuple[Any, ...]  # dataset, set, split, method
+SMOKE = "A smoke test, not a result: with --quick a method sees a few images for one epoch."
 ROLES = ("source", "shifted", "unseen", "validation")
 
 
@@ -66,6 +67,7 @@ class Standing:
     recorded: int  # cells
     planned: int
     place: int | None = None
+    unconfirmed: int = 0  # cells whose scores could not be recomputed from predictions and labels
 
     @property
     def drop(self) -> float:
@@ -82,6 +84,7 @@ class Leaderboard:
     role: str  # methods are ranked by All on the sets of this role
     numbers: list[Number]  # of every dataset, set, split and method, recorded or not
     standings: list[Standing]  # best first; those without all datasets come last
+    smoke: bool = False  # of ``--quick``: nothing is ranked, compared or set against the paper
 
     @property
     def methods(self) -> list[str]:
@@ -96,6 +99,8 @@ class Leaderboard:
     @property
     def incomplete(self) -> list[str]:
         """Methods that lack a dataset which others have: their means are not comparable."""
+        if self.smoke:
+            return []
         return [standing.method for standing in self.standings if standing.place is None]
 
     @cached_property
@@ -112,12 +117,12 @@ class Leaderboard:
     @cached_property
     def comparisons(self) -> list[statistics.Comparison]:
         """All pairs of methods, the better one first."""
-        return statistics.compare(self.scores)
+        return [] if self.smoke else statistics.compare(self.scores)
 
     @cached_property
     def ranking(self) -> statistics.Ranking | None:
         """Average ranks of the methods that have all datasets."""
-        return statistics.rank(_complete(_by_dataset(self.scores)))
+        return None if self.smoke else statistics.rank(_complete(_by_dataset(self.scores)))
 
     @cached_property
     def tuned(self) -> list[Tuned]:
@@ -128,7 +133,15 @@ class Leaderboard:
     def caveats(self) -> list[str]:
         """What may not be concluded, in sentences."""
         recorded = self.collection.records
-        return [*statistics.caveats(self.scores), *_unreadable(recorded), *_variants(recorded)]
+        if self.smoke:
+            return [SMOKE, *_unreadable(recorded)]
+        return [
+            *statistics.caveats(self.scores),
+            *_without_new_classes(recorded),
+            *_unreadable(recorded),
+            *_variants(recorded),
+            *_unconfirmed(self.collection),
+        ]
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
         """Evaluation sets of a dataset with their roles, in the order of ``ROLES``."""
@@ -146,10 +159,28 @@ class Leaderboard:
         return triples
 
 
-def make_leaderboard(collection: Collection, suite: str) -> Leaderboard:
-    """Return the leaderboard of a collection of records."""
+def make_leaderboard(collection: Collection, suite: str, *, smoke: bool = False) -> Leaderboard:
+    """Return the leaderboard of a collection of records; ``smoke``: of a run with ``--quick``."""
     role = "shifted" if "shifted" in set(collection.table["role"]) else "source"
-    return Leaderboard(suite, collection, role, _numbers(collection), _standings(collection, role))
+    numbers, standings = _numbers(collection), _standings(collection, role)
+    if smoke:
+        nan = math.nan
+        numbers = [replace(n, rank=None, paper=nan, delta=nan, impossible=False) for n in numbers]
+        by_method = {one.method: replace(one, place=None, rank=math.nan) for one in standings}
+        standings = [by_method[method] for method in titles.in_order(by_method)]
+    return Leaderboard(suite, collection, role, numbers, standings, smoke)
+
+
+def _unconfirmed(collection: Collection) -> list[str]:
+    """Say which scores could not be recomputed, if any."""
+    datasets = sorted({place.dataset for place in collection.unconfirmed})
+    if not datasets:
+        return []
+    return [
+        f"‡ The scores of {len(collection.unconfirmed)} of {len(collection.records)} cells (on "
+        f"{', '.join(datasets)}) could not be recomputed from predictions and labels, since the "
+        "images or labels that they were made with are not here. They do not contradict themselves."
+    ]
 
 
 def _unreadable(recorded: Iterable[Record]) -> list[str]:
@@ -162,6 +193,24 @@ def _unreadable(recorded: Iterable[Record]) -> list[str]:
     if not cells:
         return []
     return [f"Images could not be read and were scored as grey squares: {'; '.join(cells)}."]
+
+
+FEW = 0.005  # share of unlabelled images predicted new, as good as none
+
+
+def _without_new_classes(recorded: Iterable[Record]) -> list[str]:
+    """Say which methods predict no new class, by what they report of their last epoch."""
+    shares: dict[str, list[float]] = {}
+    for record in recorded:
+        share = record.curve[-1].diagnostics.get("predicted_new") if record.curve else None
+        if share is not None:
+            shares.setdefault(record.method, []).append(share)
+    none = [titles.method_title(name) for name, found in shares.items() if max(found) < FEW]
+    return [
+        f"{name} predicts no new class for the unlabelled images: its accuracy on new classes is "
+        "what the assignment of old clusters to them gives."
+        for name in none
+    ]
 
 
 def _variants(recorded: Iterable[Record]) -> list[str]:
@@ -262,6 +311,7 @@ def _with_ranks(numbers: list[Number]) -> list[Number]:
 def _standings(collection: Collection, role: str) -> list[Standing]:
     planned = Counter(place.method for place in collection.planned)
     missing = Counter(place.method for place in collection.missing)
+    unconfirmed = Counter(place.method for place in collection.unconfirmed)
     by_role = {name: statistics.scores(collection.table, role=name) for name in ROLES}
     means = {name: _complete(_by_dataset(scores)) for name, scores in by_role.items()}
     ranks = means[role].round(9).rank(axis=1, ascending=False).mean()
@@ -276,6 +326,7 @@ def _standings(collection: Collection, role: str) -> list[Standing]:
             rank=float(ranks.get(method, math.nan)),
             recorded=planned[method] - missing[method],
             planned=planned[method],
+            unconfirmed=unconfirmed[method],
         )
         for method in titles.in_order(planned)
     ]

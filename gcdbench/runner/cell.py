@@ -38,7 +38,7 @@ from gcdbench.runner.trackers import Tracker
 from gcdbench.training import trainer, weights
 from gcdbench.training.assemble import assemble
 from gcdbench.training.evaluator import Evaluation, evaluate
-from gcdbench.training.frozen_features import FeatureStore
+from gcdbench.training.features.store import FeatureStore
 
 CHECKPOINT_SECONDS = 60.0  # minimum time between two checkpoints
 NAMED = 20  # unreadable images that a record lists

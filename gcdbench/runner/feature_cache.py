@@ -28,7 +28,7 @@ from torch import Tensor
 
 from gcdbench.core.files import write_atomically
 from gcdbench.experiment.key import code_of
-from gcdbench.training.frozen_features import FeatureRequest, digest
+from gcdbench.training.features.store import FeatureRequest, digest
 
 FORMAT = 1
 GB = 10**9
@@ -166,4 +166,9 @@ class FeatureFile:
 @cache
 def _code() -> str:
     """Return a hash of the code that makes pixels and frozen features."""
-    return code_of("training/evaluator.py", "nn/load.py", "data/corrupted.py")
+    return code_of(
+        "training/features/pool.py",
+        "training/features/bank.py",
+        "nn/load.py",
+        "data/corrupted.py",
+    )

@@ -21,7 +21,7 @@ class RunOptions:
     launcher: str = "auto"  # by default chosen from the other options
     jobs: int | None = None  # cells at a time; one per GPU by default
     processes: int = 1  # for each cell
-    workers: int = 0  # processes that load images, for each cell
+    workers: int | None = None  # processes that load images, for each cell; None: by the device
     cache: Path | None = None  # folder of frozen features, shared by all processes
     cache_bytes: int = 0  # that may be in it
     strict: bool = False  # an image that cannot be read fails its cell

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from gcdbench.errors import UserError
 from gcdbench.experiment import heartbeat, records
+from gcdbench.experiment.index import Done, Index
 from gcdbench.experiment.key import score_version
 from gcdbench.experiment.plan import Cell
 from gcdbench.experiment.record import Record
@@ -59,7 +60,8 @@ def states(cells: Sequence[Cell], results: Path, queue: Queue = slurm.queue) -> 
         if (job := heartbeat.read(records.cell_folder(results, cell), heartbeat.JOB))
     }
     queued = _ask(queue) if jobs else None
-    return [_state(cell, results, jobs.get(cell.key), queued) for cell in cells]
+    with Index(results) as index:
+        return [_state(cell, index, jobs.get(cell.key), queued) for cell in cells]
 
 
 def _ask(queue: Queue) -> Mapping[str, str] | None:
@@ -72,23 +74,23 @@ def _ask(queue: Queue) -> Mapping[str, str] | None:
 
 
 def _state(
-    cell: Cell, results: Path, job: Mapping[str, Any] | None, queued: Mapping[str, str] | None
+    cell: Cell, index: Index, job: Mapping[str, Any] | None, queued: Mapping[str, str] | None
 ) -> State:
-    kind, detail, facts = _judge(cell, results, job, queued)
+    kind, detail, facts = _judge(cell, index, job, queued)
     return State(cell.dataset, cell.spec.text, cell.seed, cell.key, kind, detail, facts)
 
 
 def _judge(
-    cell: Cell, results: Path, job: Mapping[str, Any] | None, queued: Mapping[str, str] | None
+    cell: Cell, index: Index, job: Mapping[str, Any] | None, queued: Mapping[str, str] | None
 ) -> tuple[Kind, str, dict[str, Any]]:
-    folder = records.cell_folder(results, cell)
-    record = records.read_done(results, cell)
+    folder = records.cell_folder(index.results, cell)
+    record = index.done(cell)
     progress = heartbeat.read(folder, heartbeat.PROGRESS)
     if progress is not None and heartbeat.is_alive(progress):
         here = progress["host"] == socket.gethostname()
         return "running here" if here else "running elsewhere", describe(progress), progress
-    if isinstance(record, Record):
-        seconds = record.timing.wall_seconds
+    if isinstance(record, Done):
+        seconds = record.seconds
         older = "" if record.scores == score_version() else OLDER_SCORES
         return "done", f"in {duration(seconds)}{older}", {"wall_seconds": seconds}
     known = {} if job is None else {"job": job["job"]}

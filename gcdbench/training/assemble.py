@@ -7,22 +7,28 @@ of the cell's key.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from gcdbench.core import registry
 from gcdbench.data.problem import Problem
 from gcdbench.experiment.plan import Cell
 from gcdbench.nn.backbone import Backbone
+from gcdbench.nn.compiled import compile_trained
 from gcdbench.nn.load import load_backbone
 from gcdbench.nn.parallel import ProcessGroup
 from gcdbench.training.compose import Composed, compose
-from gcdbench.training.evaluator import PoolEncoder, make_fit_context
-from gcdbench.training.frozen_features import BankedLoader, FeatureStore, Trunk, weights_digest
+from gcdbench.training.features.bank import BankedLoader
+from gcdbench.training.features.pool import PoolEncoder, make_fit_context
+from gcdbench.training.features.store import FeatureStore
+from gcdbench.training.features.trunk import Trunk, weights_digest
 from gcdbench.training.loader import Loader
 from gcdbench.training.method import FitContext, Task
 from gcdbench.training.num_classes import assumed_classes
+from gcdbench.training.optimizer import mixed_precision
 from gcdbench.training.sharded_loader import ShardedLoader
-from gcdbench.training.trainer import Batches, mixed_precision
+from gcdbench.training.trainer import Batches
 
 
 @dataclass(frozen=True)
@@ -44,24 +50,34 @@ def assemble(
     device: torch.device,
     group: ProcessGroup,
     store: FeatureStore,
-    workers: int = 0,
+    workers: int | None = 0,
     strict: bool = False,
 ) -> Assembly:
     """Return the parts of a cell; frozen features come from the store as far as it has them."""
     problem, config = cell.problem(), cell.train
     backbone = load_backbone(cell.backbone).to(device)
     pretrained = weights_digest(backbone)
-    loader = make_loader(cell, backbone.image_size, workers=workers, strict=strict)
+    registry.load("method", cell.spec.method)  # it may define kinds of views
+    patch = backbone.image_size // backbone.transformer.grid[0]
+    loader = make_loader(
+        *(cell, backbone.image_size),
+        patch=patch,
+        device=device,
+        workers=workers,
+        strict=strict,
+    )
     mixed = mixed_precision(config, device)
     trunk = Trunk(backbone, device, owner=cell.key, mixed=mixed)
 
-    def encoder_of(backbone: Backbone) -> PoolEncoder:
+    def encoder_of(backbone: Backbone, **more: Any) -> PoolEncoder:
         parts = (problem, loader, backbone, device, store, trunk.key)
-        return PoolEncoder(*parts, precision=config.eval_tokens, mixed=mixed)
+        return PoolEncoder(*parts, precision=config.eval_tokens, mixed=mixed, **more)
 
     features = encoder_of(backbone).compute_features
     number = assumed_classes(cell.task, problem, compute_features=features, seed=cell.seed)
     model = make_model(cell, loader, backbone, num_classes=number).to(device)
+    if config.compile:
+        compile_trained(model, model.backbone)
     batches: Batches = loader
     if config.view_bank and model.cache_depth != "images":
         key = trunk.key(model.backbone)  # a method may have changed what was loaded
@@ -70,18 +86,31 @@ def assemble(
     elif group.size > 1:
         batches = ShardedLoader(loader, group, device)
     model.backbone.group = group
-    encoder = encoder_of(model.backbone)
+    own = {"encode": model.encode, "reads_images": model.reads_images}
+    encoder = encoder_of(model.backbone, **own)
     context = make_fit_context(encoder, cell.seed)
     return Assembly(problem, loader, batches, model, encoder, context, pretrained)
 
 
-def make_loader(cell: Cell, size: int, *, workers: int = 0, strict: bool = False) -> Loader:
+def make_loader(
+    cell: Cell,
+    size: int,
+    *,
+    patch: int = 16,
+    device: torch.device | None = None,
+    workers: int | None = 0,
+    strict: bool = False,
+) -> Loader:
     """Return the loader of a cell's images, for views of ``size`` pixels."""
+    info = registry.get("method", cell.spec.method)
     return Loader(
         cell.problem(),
         size=size,
+        kinds=tuple(info.constants.get("views", ("plain", "plain"))),
+        patch=patch,
         batch_size=cell.train.batch_size,
         seed=cell.seed,
+        device=device,
         workers=workers,
         draws_per_epoch=cell.train.draws_per_epoch,
         strict=strict,
@@ -98,5 +127,6 @@ def make_model(cell: Cell, loader: Loader, backbone: Backbone, *, num_classes: i
         steps_per_epoch=loader.steps_per_epoch,
         seed=cell.seed,
         sampling=cell.train.sampling,
+        old_names=cell.problem().classes[: cell.problem().num_old],
     )
     return compose(cell.spec, cell.settings()["config"], task, backbone)

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from gcdbench.core import registry
 from gcdbench.core.config import build
 from gcdbench.core.method_spec import MethodSpec
-from gcdbench.nn.backbone import Backbone, CacheDepth, Recording, TokenHook
+from gcdbench.nn.backbone import (
+    AddHook,
+    Backbone,
+    CacheDepth,
+    Encoded,
+    Recording,
+    State,
+    TokenHook,
+)
 from gcdbench.nn.heads import CosineClassifier
 from gcdbench.ops.losses import cross_entropy_on
 from gcdbench.training.method import (
@@ -21,6 +29,7 @@ from gcdbench.training.method import (
     Clock,
     FitContext,
     Method,
+    Phase,
     PoolFeatures,
     Step,
     Task,
@@ -54,13 +63,18 @@ class Composed(nn.Module):
     def cache_depth(self) -> CacheDepth:
         """How deep into the backbone views may be precomputed before a step."""
         techniques = self.techniques.values()
-        if any(type(one).mix is not Technique.mix for one in techniques):
+        if any(type(one).mix is not Technique.mix for one in techniques) or self.reads_images:
             return "images"
         if any(type(one).tokens is not Technique.tokens for one in techniques):
             return "patches"
         if any(one.requires & {"tokens", "attention"} for one in techniques):
             return "traced"
         return "tokens"
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether the method needs pixels, in evaluation as well."""
+        return "images" in self.method.requires or self.backbone.adapts_pixels
 
     @property
     def techniques(self) -> dict[str, Technique]:
@@ -77,14 +91,30 @@ class Composed(nn.Module):
             self.backbone.dim, task.num_classes, generator=task.generator("auxiliary")
         )
 
+    def encode(self, images: State) -> Encoded:
+        """Return what the heads see of images, through the method as in training."""
+        return self.method.encode(Batch.unlabelled(images))
+
+    def phase(self, clock: Clock) -> Phase:
+        """Return what is trained at a step."""
+        return self.method.phase(clock)
+
+    @property
+    def has_phases(self) -> bool:
+        """Whether the method does not train the same all the time."""
+        return type(self.method).phase is not Method.phase
+
     def step(self, batch: Batch, clock: Clock) -> Step:
         """Run a training step: mix, encode under the hooks, and collect the terms."""
         for technique in self.techniques.values():
             batch = technique.mix(batch, clock)
+        added: dict[str, int] = {}
         with (
             self._recording() as recording,
             self.backbone.hooked(
-                self._token_hooks(batch, clock), lambda f: self._features(f, batch, clock)
+                self._token_hooks(batch, clock),
+                lambda f: self._features(f, batch, clock),
+                self._add_hook(batch, clock, added),
             ),
         ):
             step = replace(self.method.step(batch, clock), recording=recording)
@@ -97,9 +127,12 @@ class Composed(nn.Module):
                 logits, batch.per_view(batch.labels), targets=soft, rows=rows
             )
             step = replace(step, logits=logits)
+        own = () if recording.added is None else recording.added.split(list(added.values()))
+        features = dict(zip(added, own, strict=False))
         for name, technique in self.techniques.items():
-            added = technique.terms(self, batch, step, clock)
-            terms |= {f"{name}.{term}": value for term, value in added.items()}
+            seen = replace(step, added=features.get(name))
+            more = technique.terms(self, batch, seen, clock)
+            terms |= {f"{name}.{term}": value for term, value in more.items()}
         watched = {**self._predicted_new(batch, step), **step.diagnostics}
         return replace(step, terms=terms, diagnostics=watched)
 
@@ -123,6 +156,18 @@ class Composed(nn.Module):
 
         changing = [t for t in self.techniques.values() if type(t).tokens is not Technique.tokens]
         return [hook(technique) for technique in changing]
+
+    def _add_hook(self, batch: Batch, clock: Clock, added: dict[str, int]) -> AddHook | None:
+        """Return a function that makes the rows to add, and notes how many each technique adds."""
+        adding = {n: t for n, t in self.techniques.items() if type(t).add is not Technique.add}
+
+        def add(patches: Tensor) -> Tensor | None:
+            found = {name: t.add(patches, batch, clock) for name, t in adding.items()}
+            rows = {name: part for name, part in found.items() if part is not None and len(part)}
+            added.update({name: len(part) for name, part in rows.items()})
+            return torch.cat(list(rows.values())) if rows else None
+
+        return add if adding else None
 
     def _features(self, features: Tensor, batch: Batch, clock: Clock) -> Tensor:
         for technique in self.techniques.values():
@@ -182,6 +227,7 @@ def compose(
     """Return the model of a method spec; ``configs`` holds the settings of its parts by name."""
     cls: Any = registry.load("method", spec.method)
     config = build(cls.Config, configs.get(spec.method, {}), spec.method)
+    backbone.reads_patches = "patches" in cls.requires
     model = Composed(cls(config, task, backbone))
     kinds = {name: registry.load("technique", name) for name in spec.techniques}
     needs: dict[str, frozenset[str]] = {n: kind.requires for n, kind in kinds.items()}  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,18 +21,19 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from gcdbench.data.images import Images, Unreadable
-from gcdbench.data.pixel_cache import PixelCache
 from gcdbench.data.problem import Problem
-from gcdbench.data.views import Views
+from gcdbench.data.views import Frames, Views
 from gcdbench.errors import UserError
 from gcdbench.training.method import Batch, seeded
 
 MEMORY_BUDGET = 1 << 30  # bytes: resized images are kept in memory if all of them fit
+MOST_WORKERS = 16  # by default: a worker reads thousands of stored images a second
 BLANK = 127  # grey level of an image that cannot be read
 log = logging.getLogger(__name__)
 
 Stacked = Tensor | tuple[Tensor, ...]  # (V*b, 3, H, W), or per view if they are of several sizes
 Failure = tuple[int, str, str]  # position in the request, place of the image, reason
+Answer = tuple[Stacked | Frames, list[Failure]]
 
 
 class Request(NamedTuple):
@@ -41,6 +42,7 @@ class Request(NamedTuple):
     rows: np.ndarray  # (b,)
     draws: np.ndarray | None = None  # (V, b, numbers); None: the centre crops
     kinds: tuple[str, ...] | None = None  # of the V views; None: all of them plain
+    packed: bool = False  # whether the answer is the resized images, for views made on a device
 
 
 class Resized(Dataset):
@@ -49,8 +51,13 @@ class Resized(Dataset):
     def __init__(self, images: Images, views: Views, *, sharers: int = 1) -> None:
         self.images = images
         self.views = views
-        fits = len(images) * 3 * views.resized**2 <= MEMORY_BUDGET / sharers
+        fits = self.fits(images, views, sharers)
         self._kept: dict[int, np.ndarray] | None = {} if fits else None
+
+    @staticmethod
+    def fits(images: Images, views: Views, sharers: int) -> bool:
+        """Return whether all resized images can be kept in the memory of each process."""
+        return len(images) * 3 * views.resized**2 <= MEMORY_BUDGET / sharers
 
     def read(self, row: int) -> np.ndarray:
         """Return one resized image (h, w, 3)."""
@@ -60,8 +67,8 @@ class Resized(Dataset):
             self._kept[row] = self.images.resized(row, self.views.resized)
         return self._kept[row]
 
-    def __getitem__(self, request: Request) -> tuple[Stacked, list[Failure]]:
-        rows, draws, kinds = request
+    def __getitem__(self, request: Request) -> Answer:
+        rows, draws, kinds, packed = request
         images, failures = [], []
         for position, row in enumerate(rows.tolist()):
             try:
@@ -70,6 +77,8 @@ class Resized(Dataset):
                 failures.append((position, error.place, error.reason))
                 side = self.views.resized
                 images.append(np.full((side, side, 3), BLANK, dtype=np.uint8))
+        if packed:
+            return Frames.pack(images), failures
         if draws is None:
             return _stacked([self.views.test(image) for image in images]), failures
         kinds = kinds or ("plain",) * len(draws)
@@ -102,8 +111,9 @@ class Loader:
         batch_size: int,
         kinds: tuple[str, ...] = ("plain", "plain"),
         patch: int = 16,
+        device: torch.device | None = None,
         seed: int = 0,
-        workers: int = 0,
+        workers: int | None = 0,
         draws_per_epoch: int | None = None,
         strict: bool = False,
         cache: Path | None = None,
@@ -113,14 +123,26 @@ class Loader:
         self.batch_size = min(batch_size, len(self.pool))
         self.kinds = kinds
         self.seed = seed
-        self.workers = workers
+        self.device = device
+        self.on_device = device is not None and device.type == "cuda"
         self.strict = strict
         self.steps_per_epoch = max((draws_per_epoch or len(self.pool)) // self.batch_size, 1)
         images, folder = problem.images, cache or os.environ.get("GCDBENCH_CACHE")
         if folder:
-            images = images.cached(PixelCache(Path(folder)))
+            images = images.stored(Path(folder))
         views = Views(size, problem.augment, problem.changes, patch)
+        self.on_device = self.on_device and views.on_device(*kinds)
+        if workers is None:
+            few = Resized.fits(images, views, sharers=1)
+            workers = 0 if device is None or few else default_workers(device)
+        self.workers = workers
         self.images = Resized(images, views, sharers=max(workers, 1))
+        if self.on_device and not folder and not Resized.fits(images, views, sharers=1):
+            log.info(
+                "%s: images are decoded at every use; with GCDBENCH_CACHE=DIR they are kept "
+                "resized, in about %.0f GB",
+                *(problem.name, len(images) * 4 * views.resized**2 / 1e9 + 0.5),
+            )
         self.unreadable: dict[str, str] = {}  # place -> reason
         self._queue = _Queue()
         self._service: DataLoader | None = None
@@ -145,13 +167,34 @@ class Loader:
             Request(self.pool[i], u, self.kinds)
             for i, u in zip(index.numpy(), crops.numpy(), strict=True)
         ]
-        for i, (stacked, failures) in zip(index, self.answer(requests), strict=True):
-            views = by_view(stacked, len(self.kinds))
+        for i, (views, failures) in zip(index, self.views(requests), strict=True):
             if failures:
                 rows = substitutes(len(i), [position for position, *_ in failures])
                 views, i = take(views, rows), i[rows]
             # of several sizes they are a tuple (b, 3, h, w) per view
-            yield Batch(cast("Tensor", views), self.labels[i], i)
+            yield Batch(views, self.labels[i], i)
+
+    def views(self, requests: Sequence[Request]) -> Iterator[tuple[Stacked, list[Failure]]]:
+        """Yield the views (V, b, 3, H, W) of each request, and its unreadable images.
+
+        Those of several sizes are a tuple. Of a loader for CUDA they are on the device, if all
+        kinds of views can be made there.
+        """
+        asked = [request._replace(packed=self.on_device) for request in requests]
+        for request, (answer, failures) in zip(requests, self.answer(asked), strict=True):
+            if isinstance(answer, Frames):
+                yield self._made(answer, request), failures
+            else:
+                yield by_view(answer, len(self.kinds)), failures
+
+    def _made(self, frames: Frames, request: Request) -> Stacked:
+        """Return the views of frames, made on the loader's device."""
+        assert request.draws is not None
+        assert self.device is not None
+        kinds = request.kinds or ("plain",) * len(request.draws)
+        views = self.images.views.train_all(frames.to(self.device), request.draws, kinds)
+        sizes = {view.shape[-1] for view in views}
+        return torch.stack(views) if len(sizes) == 1 else tuple(views)
 
     def sweep(self, rows: np.ndarray, batch_size: int = 256) -> Iterator[Tensor]:
         """Yield centre crops (b, 3, H, W) of the given rows, in order, as bytes."""
@@ -164,8 +207,8 @@ class Loader:
             assert isinstance(views, Tensor)
             yield views
 
-    def answer(self, requests: Sequence[Request]) -> Iterator[tuple[Stacked, list[Failure]]]:
-        """Yield the views of each request as ``serve`` does, and its unreadable images."""
+    def answer(self, requests: Sequence[Request]) -> Iterator[Answer]:
+        """Yield the stacked views of each request or its frames, and its unreadable images."""
         if self._queue.busy:  # persistent workers cannot serve two lists at the same time
             yield from self._answers(self._start(requests))
             return
@@ -181,11 +224,12 @@ class Loader:
             batch_size=None,
             num_workers=self.workers,
             persistent_workers=persistent,
-            pin_memory=torch.cuda.is_available(),
+            collate_fn=_as_it_is,
+            pin_memory=self.device is not None and self.device.type == "cuda",
             generator=seeded(self.seed, "workers"),
         )
 
-    def _answers(self, service: DataLoader) -> Iterator[tuple[Stacked, list[Failure]]]:
+    def _answers(self, service: DataLoader) -> Iterator[Answer]:
         for views, failures in service:
             for _, place, reason in failures:
                 if self.strict:
@@ -217,6 +261,21 @@ class _Queue:
 
     def __len__(self) -> int:
         return len(self.requests)
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer
+
+
+def default_workers(device: torch.device) -> int:
+    """Return how many processes load images for a process that trains on a device.
+
+    On CUDA the cores are shared by the GPUs. On a CPU the training takes them all.
+    """
+    if device.type != "cuda":
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(max((cores or 1) // max(torch.cuda.device_count(), 1), 1), MOST_WORKERS)
 
 
 def by_view(stacked: Stacked, number: int) -> Stacked:

@@ -9,18 +9,17 @@ unlabelled images nor any image's domain, so hidden information cannot leak by a
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gcdbench.nn.backbone import Backbone, Encoded, Patches, Recording, Tokens
+from gcdbench.nn.backbone import Backbone, Encoded, Recording
 from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.random import seeded
+from gcdbench.training.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class Task:
     steps_per_epoch: int
     seed: int
     sampling: Literal["balanced", "natural"] = "balanced"  # see ``sampling_weights``
+    old_names: tuple[str, ...] = ()  # of classes 0..num_old-1; those of new classes are unknown
 
     @property
     def num_new(self) -> int:
@@ -71,125 +71,14 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class HostCopy:
-    """Labels and places of a batch on the CPU, and the tensors elsewhere that equal them."""
+class Phase:
+    """What is trained at a step, and how fast."""
 
-    labels: Tensor
-    index: Tensor
-    copies: tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Images of one step: V views of B images, view-major wherever they are stacked.
-
-    Which rows are labelled and how many decides shapes, and shapes must be known to the CPU. Asking
-    a GPU for them makes the CPU wait for all work so far, so a batch keeps a copy of its labels and
-    places where it came from: ``order``, ``labelled_rows`` and ``unlabelled_rows`` are free.
-    """
-
-    views: Tensor | Patches | Tokens  # (V, B, 3, H, W) in [0, 1], or V*B precomputed views
-    labels: Tensor  # (B,), UNLABELLED where hidden
-    index: Tensor  # (B,), position in the training pool
-    targets: Tensor | None = None  # (B, K) soft labels of labelled rows that were mixed
-    host: HostCopy | None = None  # kept by ``to``
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def labelled(self) -> Tensor:
-        """Mask (B,) of the rows whose label is visible."""
-        return self.labels != UNLABELLED
-
-    @property
-    def images(self) -> Tensor | Patches | Tokens:
-        """All views stacked, V*B rows: first all first views, then all second ones."""
-        return self.views.flatten(0, 1) if isinstance(self.views, Tensor) else self.views
-
-    @property
-    def num_views(self) -> int:
-        """Number of views of every image."""
-        return len(self.images) // max(len(self), 1)
-
-    @cached_property
-    def on_cpu(self) -> tuple[Tensor, Tensor]:
-        """Labels and places (B,) on the CPU."""
-        host = self.host
-        if host is not None and host.copies[0] is self.labels and host.copies[1] is self.index:
-            return host.labels, host.index
-        return self.labels.cpu(), self.index.cpu()
-
-    @cached_property
-    def cpu_order(self) -> Tensor:
-        """Rows (B,) by their place in the pool, on the CPU."""
-        return self.on_cpu[1].argsort(stable=True)
-
-    @property
-    def cpu_labelled(self) -> Tensor:
-        """Mask (B,) of the rows whose label is visible, on the CPU."""
-        return self.on_cpu[0] != UNLABELLED
-
-    def here(self, rows: Tensor) -> Tensor:
-        """Move what was computed on the CPU to where the batch is, without waiting for it."""
-        return rows.to(self.labels.device, non_blocking=True)
-
-    @cached_property
-    def order(self) -> Tensor:
-        """Rows (B,) by their place in the pool: draws along it ignore the order of the batch."""
-        return self.here(self.cpu_order)
-
-    @cached_property
-    def labelled_rows(self) -> Tensor:
-        """Rows whose label is visible; ``x[labelled_rows]`` equals ``x[labelled]``."""
-        return self.here(self.cpu_labelled.nonzero().squeeze(1))
-
-    @cached_property
-    def unlabelled_rows(self) -> Tensor:
-        """Rows whose label is hidden."""
-        return self.here((~self.cpu_labelled).nonzero().squeeze(1))
-
-    def in_views(self, rows: Tensor) -> Tensor:
-        """Return the rows of the stack of all views that belong to some rows of the batch."""
-        return torch.cat([rows + view * len(self) for view in range(self.num_views)])
-
-    def per_view(self, rows: Tensor) -> Tensor:
-        """Repeat a per-image tensor (B, ...) for every view: (V*B, ...)."""
-        return rows.repeat(self.num_views, *[1] * (rows.ndim - 1))
-
-    def blended(
-        self, views: Sequence[Tensor], partners: Tensor, share: Tensor, num_classes: int
-    ) -> Batch:
-        """Return the batch of mixed images: ``share`` (B,) of each row, the rest of its partner.
-
-        Labelled rows get soft targets; label and index are those of the image with the larger
-        share. Partners and shares on the CPU need not be waited for.
-        """
-        own, others = share.cpu() >= 0.5, partners.cpu()
-        labels, index = (torch.where(own, ids, ids[others]) for ids in self.on_cpu)
-        share, partners = self.here(share), self.here(partners)
-        one_hot = F.one_hot(self.labels.clamp(min=0), num_classes).to(share.dtype)
-        targets = one_hot if self.targets is None else self.targets
-        mixed = replace(
-            self,
-            views=torch.stack(list(views)),
-            labels=self.here(labels),
-            index=self.here(index),
-            targets=share[:, None] * targets + (1 - share)[:, None] * targets[partners],
-        )
-        return replace(mixed, host=HostCopy(labels, index, (mixed.labels, mixed.index)))
-
-    def to(self, device: torch.device) -> Batch:
-        """Move to a device, turning stored bytes into numbers between 0 and 1."""
-        if isinstance(self.views, Tensor):
-            views: Tensor | Patches | Tokens = self.views.to(device, non_blocking=True)
-        else:
-            views = self.views.to(device)
-        if isinstance(views, Tensor) and views.dtype == torch.uint8:
-            views = views.float().div_(255)
-        labels, index = (ids.to(device, non_blocking=True) for ids in (self.labels, self.index))
-        host = HostCopy(*self.on_cpu, (labels, index))
-        return replace(self, views=views, labels=labels, index=index, host=host)
+    name: str = "training"
+    # parts of the method that are trained, as its attributes: ("classifier", "backbone.adapters");
+    # None: all that is trainable. Whatever techniques add is always trained
+    train: tuple[str, ...] | None = None
+    lr: float = 1.0  # multiplier of the schedule's learning rate
 
 
 @dataclass(frozen=True)
@@ -201,6 +90,7 @@ class Step:
     logits: Tensor | None = None  # (V*B, K), scaled so that softmax is the posterior
     per_sample: Tensor | None = None  # (B,) loss of each image, if the method computes it
     recording: Recording = field(default_factory=Recording)  # if a technique requires attention
+    added: Tensor | None = None  # (m, d) of the rows that the technique has added, see ``add``
     embeddings: Tensor | None = None  # (V*B, e) where ``after_step`` remembers them
     # named scalars to watch: averaged over the steps of an epoch that have them, NaN left out
     diagnostics: dict[str, Tensor] = field(default_factory=dict)
@@ -275,6 +165,11 @@ class Method(nn.Module):
     techniques: ClassVar[tuple[str, ...]] = ()  # applied unless it is written as method-technique
     provides: ClassVar[frozenset[str]] = frozenset()  # of: logits, projection
     tuning: ClassVar[dict[str, Any]] = {}  # ranges that ``tune`` searches, see experiment/tuning
+    # what a step is given of each image: kinds of views (gcdbench/data/views), drawn one by one
+    views: ClassVar[tuple[str, ...]] = ("plain", "plain")
+    train_blocks: ClassVar[int] = 1  # the last blocks of the backbone, which are trained
+    # of: patches (patch tokens in Encoded.patches), images (pixels, never precomputed features)
+    requires: ClassVar[frozenset[str]] = frozenset()
     # whether __init__ changes weights or modules of the backbone's frozen part: such a method gets
     # frozen features of its own, which no other cell shares
     changes_frozen: ClassVar[bool] = False
@@ -296,8 +191,18 @@ class Method(nn.Module):
         """Compute the loss terms of a batch; any mix of labelled and unlabelled rows must work."""
 
     def encode(self, batch: Batch) -> Encoded:
-        """Run the backbone on all views of a batch."""
+        """Return what the heads see of all views of a batch.
+
+        Evaluation calls it with one view of each image, so what it does to features counts there.
+        """
         return self.backbone(batch.images)
+
+    def phase(self, clock: Clock) -> Phase:
+        """Return what is trained at a step; a pure function of the clock, so any step can resume.
+
+        By default all that is trainable is trained all the time.
+        """
+        return Phase()
 
     def classify(self, features: Tensor) -> Tensor:
         """Return logits (n, K) of CLS features; softmax of them is the posterior."""
@@ -308,7 +213,11 @@ class Method(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no projection")
 
     def begin_fit(self, context: FitContext) -> None:
-        """Prepare, before the first epoch of a fresh run."""
+        """Prepare, before the first epoch of a fresh run.
+
+        Modules that are built here are trained and kept in checkpoints. A run that is resumed calls
+        it again if the checkpoint has modules that ``__init__`` did not build.
+        """
 
     def begin_epoch(self, clock: Clock, context: FitContext) -> EpochPlan | None:
         """Prepare an epoch; return a plan to draw its batches in another way than the default."""
@@ -381,6 +290,14 @@ class Technique(nn.Module):
         """Change the CLS features that the method's heads see."""
         return features
 
+    def add(self, patches: Tensor, batch: Batch, clock: Clock) -> Tensor | None:
+        """Return patch embeddings (m, p, d) to encode in the same pass as those of the batch.
+
+        It is called by techniques that require attention. The features are ``Step.added``, or None
+        if the rows could not be added because another technique changes tokens.
+        """
+        return None
+
     def terms(self, model: Model, batch: Batch, step: Step, clock: Clock) -> dict[str, Tensor]:
         """Add loss terms."""
         return {}
@@ -397,6 +314,7 @@ __all__ = [
     "FitContext",
     "Method",
     "Model",
+    "Phase",
     "PoolFeatures",
     "Step",
     "Task",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -15,7 +14,6 @@ from gcdbench.training.loader import (
     Loader,
     Request,
     Stacked,
-    by_view,
     substitutes,
     take,
 )
@@ -51,14 +49,14 @@ class ShardedLoader:
             Request(loader.pool[i[mine].numpy()], u[:, mine].numpy(), loader.kinds)
             for i, u in zip(index, draws, strict=True)
         ]
-        for i, (part, failures) in zip(index, _own(loader.answer(requests)), strict=True):
+        for i, (part, failures) in zip(index, _own(loader.views(requests)), strict=True):
             unreadable = torch.zeros(len(mine), dtype=torch.uint8)
             unreadable[[position for position, *_ in failures]] = 1
-            views = self._gather(by_view(part, len(loader.kinds)))
+            views = self._gather(part)
             bad = group.gather(unreadable.to(self.device), loader.batch_size).nonzero().flatten()
             rows = substitutes(len(i), bad.tolist())
             views = take(views, rows.to(self.device))
-            yield Batch(cast("Tensor", views), loader.labels[i[rows]], i[rows])
+            yield Batch(views, loader.labels[i[rows]], i[rows])
 
     def _gather(self, views: Stacked) -> Stacked:
         """Return the views of all processes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -13,10 +13,18 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from gcdbench.core.settings import TrainConfig
+from gcdbench.errors import UserError
 from gcdbench.nn.parallel import ProcessGroup, SingleProcess
 from gcdbench.training.compose import Composed
-from gcdbench.training.frozen_features import autocast
+from gcdbench.training.features.trunk import autocast
 from gcdbench.training.method import Batch, Clock, FitContext
+from gcdbench.training.optimizer import (
+    fill_momentum,
+    learning_rate,
+    make_optimizer,
+    mixed_precision,
+)
+from gcdbench.training.weights import trained_state
 
 Snapshot = dict[str, Any]  # tensors and plain values: what ``train`` can resume from
 
@@ -56,64 +64,6 @@ class EpochEvent:
     state: Callable[[], Snapshot]
 
 
-def learning_rate(config: TrainConfig, epoch: int) -> float:
-    """Return the learning rate of a 0-based epoch: linear warm-up, then a cosine or one step.
-
-    The cosine starts at the end of the warm-up and would reach its floor one epoch after the last.
-    The step is at 170 of 200 epochs, and there in proportion for other lengths.
-    """
-    floor = config.lr * config.min_lr_share
-    warmup = config.warmup_epochs
-    if epoch < warmup:
-        return floor + (config.lr - floor) * epoch / max(warmup - 1, 1)
-    if config.schedule == "step":
-        return config.lr * (0.1 if epoch >= round(0.85 * config.epochs) else 1.0)
-    progress = (epoch - warmup) / max(config.epochs - warmup, 1)
-    return floor + (config.lr - floor) * (1 + math.cos(math.pi * progress)) / 2
-
-
-def make_optimizer(model: Composed, config: TrainConfig) -> torch.optim.SGD:
-    """Return SGD with one group per learning-rate multiplier and weight-decay rule."""
-    groups = []
-    for params, scale in model.param_groups():
-        flat = [p for p in params if p.ndim < 2 and config.decay == "matrices"]
-        decayed = [p for p in params if not any(p is q for q in flat)]
-        for members, decay in ((decayed, config.weight_decay), (flat, 0.0)):
-            if members:
-                groups.append({"params": members, "weight_decay": decay, "scale": scale})
-    fused = any(p.is_cuda for p in model.parameters())  # one launch, and no wait for the scaler
-    made = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, fused=fused or None)
-    fill_momentum(made)
-    return made
-
-
-def fill_momentum(optimizer: torch.optim.SGD) -> None:
-    """Let the momentum of a fused optimiser begin with zeros where it has not begun.
-
-    Torch leaves it uninitialised in a first step that is skipped because a scaled gradient is not
-    finite, and the second step would take it for numbers.
-    """
-    for group in optimizer.param_groups:
-        for parameter in group["params"] if group["fused"] and group["momentum"] else ():
-            optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
-
-
-def mixed_precision(config: TrainConfig, device: torch.device) -> torch.dtype | None:
-    """Return the type of matrix products under autocast; None without it."""
-    if device.type != "cuda" or config.precision == "float32":
-        return None
-    return torch.bfloat16 if config.precision == "bfloat16" else torch.float16
-
-
-def trained_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return what training changes: trainable parameters and the buffers outside the backbone."""
-    frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
-    state = model.state_dict()
-    inside = ".backbone.vit."
-    buffers = {name for name, _ in model.named_buffers() if inside in f".{name}"}
-    return {name: value for name, value in state.items() if name not in frozen | buffers}
-
-
 def train(
     model: Composed,
     loader: Batches,
@@ -136,11 +86,13 @@ def train(
     """
     group = SingleProcess() if group is None else group
     steps = loader.steps_per_epoch
+    if resume is None or not _fits(model, resume):
+        model.begin_fit(context)  # it may build modules
+        model.to(device)
     loop = _Loop(model, config, steps, device, group)
-    if resume is None:
-        model.begin_fit(context)
-    else:
+    if resume is not None:
         loop.restore(resume)
+        forget_features()
     done = loop.epoch * steps + len(loop.history)
     bar = tqdm(
         total=config.epochs * steps,
@@ -156,13 +108,15 @@ def train(
             if loop.weights is None:
                 loop.weights = model.begin_epoch(clock, context)
                 group.broadcast([loop.weights, *trained_state(model).values()])
-            lr = loop.set_learning_rate(epoch)
+            lr = loop.set_learning_rate(epoch, clock)
             model.train()
             model.backbone.eval()
             first = len(loop.history)
             batches = itertools.islice(loader.epoch(epoch, loop.weights), first, None)
             for number, batch in enumerate(batches, start=first):
                 clock = Clock(epoch, epoch * steps + number, config.epochs, steps, seed)
+                if model.has_phases:
+                    lr = loop.set_learning_rate(epoch, clock)
                 loop.step(batch.to(device), clock)
                 bar.update()
                 on_step(StepEvent(clock, loop.history[-1], loop.snapshot))
@@ -171,7 +125,14 @@ def train(
             terms, diagnostics = loop.end_epoch()
             bar.set_postfix(epoch=epoch + 1, loss=f"{sum(terms.values()):.3f}", refresh=False)
             on_epoch(EpochEvent(epoch, lr, terms, diagnostics, loop.snapshot))
+    loop.train_only(None)
     check_finite_weights(model)
+
+
+def _fits(model: Composed, snapshot: Snapshot) -> bool:
+    """Return whether the model has the parameters and buffers of a snapshot."""
+    now, then = trained_state(model), snapshot["model"]
+    return now.keys() == then.keys() and all(now[n].shape == then[n].shape for n in now)
 
 
 @dataclass
@@ -187,20 +148,40 @@ class _Loop:
     weights: Tensor | None = None  # sampling weights of the current epoch; None before its start
     history: list[dict[str, Tensor]] = field(default_factory=list)  # terms of the epoch's steps
     watched: list[dict[str, Tensor]] = field(default_factory=list)  # their diagnostics
+    trained: tuple[str, ...] | None = None  # the parts that the current phase trains; None: all
 
     def __post_init__(self) -> None:
+        self.names = list(trained_state(self.model))
+        self.trainable = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.optimizer = make_optimizer(self.model, self.config)
         self.mixed = mixed_precision(self.config, self.device)
         # bfloat16 has the range of float32 and needs no scaling
         scaled = self.mixed is torch.float16
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=scaled)
 
-    def set_learning_rate(self, epoch: int) -> float:
-        """Set the rate of an epoch in all groups and return it."""
+    def set_learning_rate(self, epoch: int, clock: Clock) -> float:
+        """Set the rate of an epoch and phase in all groups and return it."""
         lr = learning_rate(self.config, epoch)
+        if self.model.has_phases:
+            phase = self.model.phase(clock)
+            self.train_only(phase.train, phase.name)
+            lr *= phase.lr
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group["scale"]
         return lr
+
+    def train_only(self, parts: tuple[str, ...] | None, phase: str = "") -> None:
+        """Freeze all but some parts of the method; None lets everything be trained again.
+
+        What is frozen has no gradient, so that neither momentum nor weight decay moves it.
+        """
+        if parts == self.trained:
+            return
+        chosen = trained_parts(self.trainable, parts, phase)
+        for name, parameter in self.trainable.items():
+            parameter.requires_grad_(name in chosen)
+            parameter.grad = None
+        self.trained = parts
 
     def step(self, batch: Batch, clock: Clock) -> None:
         """Make one step."""
@@ -240,14 +221,19 @@ class _Loop:
             "history": table,
             "diagnostics": others,
             "watched": seen,
-            "model": trained_state(self.model),
+            "model": self.state(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
         }
 
+    def state(self) -> dict[str, Tensor]:
+        """Return what the model owns, also what the current phase does not train."""
+        state = self.model.state_dict()
+        return {name: state[name] for name in self.names}
+
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from a snapshot."""
-        if set(trained_state(self.model)) != set(snapshot["model"]):
+        if set(self.names) != set(snapshot["model"]):
             raise ValueError("the checkpoint holds other parameters than the model")
         self.model.load_state_dict(snapshot["model"], strict=False)
         fused = [group["fused"] for group in self.optimizer.param_groups]
@@ -262,6 +248,27 @@ class _Loop:
         self.history = [dict(zip(snapshot["terms"], row, strict=True)) for row in rows]
         seen = snapshot["watched"].to(self.device)
         self.watched = [dict(zip(snapshot["diagnostics"], row, strict=True)) for row in seen]
+
+
+def trained_parts(
+    names: Iterable[str], parts: tuple[str, ...] | None, phase: str = ""
+) -> frozenset[str]:
+    """Return the names of parameters of a model that belong to some parts of its method.
+
+    >>> names = ["method.head.weight", "method.h.bias", "auxiliary.weight"]
+    >>> sorted(trained_parts(names, ("head",)))
+    ['auxiliary.weight', 'method.head.weight']
+    """
+    names = list(names)
+    if parts is None:
+        return frozenset(names)
+    chosen = {name for name in names if not name.startswith("method.")}
+    for part in parts:
+        found = [name for name in names if f"{name}.".startswith(f"method.{part}.")]
+        if not found:
+            raise UserError(f"phase {phase!r} trains {part!r}, but the method has no such part")
+        chosen |= set(found)
+    return frozenset(chosen)
 
 
 def tabulate(history: list[dict[str, Tensor]]) -> tuple[list[str], Tensor]:

@@ -1,6 +1,7 @@
-"""The trained weights of a cell, stored next to its record for plots of what was learnt.
+"""What training changes in a model, and the file of it next to a cell's record.
 
-The frozen part of the backbone is left out: it comes from the file that the cell's settings name.
+The untouched part of the pretrained backbone is left out: it comes from the file that the cell's
+settings name. Everything else that a model owns counts, whether it is frozen or not.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from gcdbench.core.files import write_atomically
 from gcdbench.errors import UserError
 from gcdbench.experiment.records import WEIGHTS
+from gcdbench.nn.backbone import Backbone
 from gcdbench.training.compose import Composed
 
 
@@ -28,7 +30,7 @@ class Kept:
 
     def restore(self, model: nn.Module) -> None:
         """Put the weights into the model of the same cell."""
-        wanted = _changed(model)
+        wanted = trained_state(model)
         same = self.tensors.keys() == wanted.keys()
         if not same or any(self.tensors[n].shape != wanted[n].shape for n in wanted):
             raise UserError(f"{self.path}: these weights do not fit the method; remove the file")
@@ -37,7 +39,7 @@ class Kept:
 
 def keep(folder: Path, key: str, model: Composed) -> None:
     """Write the trained weights and the buffers of a cell's model."""
-    tensors = {name: t.detach().cpu().clone() for name, t in _changed(model).items()}
+    tensors = {name: t.detach().cpu().clone() for name, t in trained_state(model).items()}
     facts = {"key": key, "num_classes": str(model.method.task.num_classes)}
     write_atomically(folder / WEIGHTS, save(tensors, facts))
 
@@ -61,7 +63,9 @@ def read(folder: Path, key: str) -> Kept:
     return Kept(path, int(facts["num_classes"]), tensors)
 
 
-def _changed(model: nn.Module) -> dict[str, Tensor]:
-    """Return what training may have changed: everything but the frozen parameters."""
-    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    return {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}
+def trained_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return all that a model owns by name, except the untouched part of pretrained backbones."""
+    backbones = [module for module in model.modules() if isinstance(module, Backbone)]
+    untouched = {id(tensor) for one in backbones for tensor in one.untouched()}
+    state = model.state_dict(keep_vars=True)
+    return {name: t.detach() for name, t in state.items() if id(t) not in untouched}

@@ -85,21 +85,30 @@ class PatchMix(Technique):
         c, self.attention_gradient = config, config.attention_gradient
         self.raw_weights = positive_parameter([c.weight, c.weight], learn=c.learn_weights)
         self.raw_shape = positive_parameter([c.concentration] * 2, learn=c.learn_concentration)
+        self._shape = None if c.learn_concentration else tuple(F.softplus(self.raw_shape).tolist())
+        self._blended: tuple[Tensor, Tensor, Tensor] | None = None  # of the step under way
+
+    def add(self, patches: Tensor, batch: Batch, clock: Clock) -> Tensor:
+        source, target, beta = self.blend(batch, patches.shape[1], clock)
+        self._blended = source, target, beta
+        return patch_mix(patches[source], patches[target], beta)
 
     def terms(self, model: Model, batch: Batch, step: Step, clock: Clock) -> dict[str, Tensor]:
-        c, recording = self.config, step.recording
-        source, target, beta = self.blend(batch, recording.patches.shape[1], clock)
-        if not len(source):
+        c, recording, features = self.config, step.recording, step.added
+        if self._blended is None:  # another technique changes tokens
+            mixed = self.add(recording.patches, batch, clock)
+            features = model.backbone(Patches(mixed)).cls
+        assert self._blended is not None
+        (source, target, beta), self._blended = self._blended, None
+        if features is None or not len(source):
             return {"contrast": mean_or_zero(step.features[:0])}
         labels = batch.per_view(batch.labels)[source]
         classes = batch.per_view(labels[: len(labels) // 2])  # rows i, m + i count as one image
-        mixed = patch_mix(recording.patches[source], recording.patches[target], beta)
         scores = self.scores(recording.attention)
         alpha = attention_share(
             beta, scores[source], scores[target] if c.target_attention else None
         )
 
-        features = model.backbone(Patches(mixed)).cls
         z, logits = model.project(features), model.classify(features)
         teacher_temp = teacher_temperature(
             clock.epoch,
@@ -135,7 +144,7 @@ class PatchMix(Technique):
             source, target = (torch.cat([rows, rows + len(batch)]) for rows in images)
         else:
             source, target = map(batch.here, stacked_pairs(batch.cpu_labelled))
-        a, b = F.softplus(self.raw_shape)
+        a, b = F.softplus(self.raw_shape) if self._shape is None else self._shape
         shape = (len(source) // 2, patches)
         beta = draw_beta(a, b, *shape, generator=generator, device=source.device)
         return source, target, beta.repeat(2, 1)

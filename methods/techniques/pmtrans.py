@@ -25,6 +25,7 @@ from gcdbench.plugin import (
     Batch,
     Clock,
     Model,
+    Patches,
     Step,
     Task,
     Technique,
@@ -69,29 +70,38 @@ class PMTrans(Technique):
         c, hidden = config, task.labels == UNLABELLED
         self.raw_weights = positive_parameter([c.weight, c.weight], learn=c.learn_weights)
         self.raw_shape = positive_parameter([c.concentration] * 2, learn=c.learn_concentration)
+        self._blended: tuple[Tensor, Tensor, Tensor] | None = None  # of the step under way
         images = int(hidden.sum())
         self.register_buffer("features_seen", torch.zeros(images, model.backbone.dim))
         self.register_buffer("classes_seen", torch.zeros(images, task.num_classes))
         self.register_buffer("seen", torch.zeros(images, dtype=torch.bool))
         self.register_buffer("place", hidden.cumsum(0) - 1, persistent=False)
 
-    def terms(self, model: Model, batch: Batch, step: Step, clock: Clock) -> dict[str, Tensor]:
+    def add(self, patches: Tensor, batch: Batch, clock: Clock) -> Tensor:
         generator = clock.generator("pmtrans")
         order = batch.cpu_order
         pairs = image_pairs(batch.cpu_labelled[order], generator=generator)
         source, target = (batch.here(order[rows]) for rows in pairs)
         a, b = F.softplus(self.raw_shape)
-        if not len(source):
-            return {"features": 0 * (a + b) * mean_or_zero(step.features[:0])}
-
-        patches = step.recording.patches
         shape = (len(source), patches.shape[1])
         beta = draw_beta(a, b, *shape, generator=generator, device=source.device)
-        mixed = patch_mix(patches[source], patches[target], beta)
+        self._blended = source, target, beta
+        return patch_mix(patches[source], patches[target], beta)
+
+    def terms(self, model: Model, batch: Batch, step: Step, clock: Clock) -> dict[str, Tensor]:
+        features = step.added
+        if self._blended is None:  # another technique changes tokens
+            mixed = self.add(step.recording.patches, batch, clock)
+            features = model.backbone(Patches(mixed)).cls
+        assert self._blended is not None
+        (source, target, beta), self._blended = self._blended, None
+        if features is None or not len(source):
+            zero = 0 * F.softplus(self.raw_shape).sum()
+            return {"features": zero * mean_or_zero(step.features[:0])}
+
         scores = step.recording.attention.mean((0, 2)).softmax(1)
         share = attention_share(beta, scores[source])
 
-        features = model.backbone.tail(model.backbone.trunk(mixed)).cls
         labels = batch.labels[source]
         pseudo_labels, confidence = self.recall(step.features[target], batch.index[target])
         origins = step.features[source], step.features[target]

@@ -1,4 +1,4 @@
-"""SSB-C has the same bytes in a tree, from the cache and while loading."""
+"""SSB-C has the same bytes in a tree, from a store and while loading."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from helpers.data_verbs import call, problem
 from PIL import Image
 
 from gcdbench.data.corruptions.frost import FrostTextures
-from gcdbench.data.pixel_cache import PixelCache
 
 SIZES = {"cub": 200, "cars": 196, "aircraft": 100}
 
@@ -21,7 +20,7 @@ def test_all_ways_to_ssb_c_have_the_same_bytes_in_all_45_variants(trees, tmp_pat
     assert call("make-ssb-c", dataset, "--workers", 1, "--data-root", trees.root) == 0
     stored = problem(dataset, trees.root)
     assert stored.fingerprint == computed.fingerprint
-    cached = computed.images.cached(PixelCache(tmp_path / "cache"))
+    cached = computed.images.stored(tmp_path / "cache")
     number = SIZES[dataset]
     first = len(computed.images) - 45 * number
     for row in range(first, len(computed.images), number):  # one image of each variant

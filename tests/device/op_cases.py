@@ -19,7 +19,7 @@ from gcdbench.ops.random import draw_beta, seeded
 from gcdbench.ops.transport import unbalanced_transport
 from gcdbench.training.compose import compose
 from gcdbench.training.method import Batch
-from gcdbench.training.trainer import make_optimizer
+from gcdbench.training.optimizer import make_optimizer
 
 MOST_SYNCS = 2
 MOST_LAUNCHES = {"hilo": 1750, "uniot": 1200, "simgcd+pmtrans": 1700, "simgcd+patchmix": 1400}

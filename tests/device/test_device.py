@@ -18,7 +18,7 @@ from device.pretend.environment import build, compiler, device_environment
 SECONDS = 600
 SHARES = (
     ("methods", "rules", "scores", "operations", "steps"),
-    ("techniques", "caches", "resume"),
+    ("techniques", "caches", "resume", "views"),
 )
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")

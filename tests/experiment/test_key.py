@@ -118,13 +118,13 @@ def test_a_new_score_leaves_records_valid_and_changes_the_version_of_scores(copy
     ("name", "pattern", "replacement"),
     [
         ("gcdbench/training/trainer.py", r'^"""The training', '"""The one training'),
-        ("gcdbench/training/method.py", r'    """Repeat a per-image', '    """Copy a per-image'),
+        ("gcdbench/training/batch.py", r'    """Repeat a per-image', '    """Copy a per-image'),
         ("gcdbench/ops/losses.py", r"^import math$", "import math  # of the standard library"),
         ("methods/simgcd.py", r'^"""', '"""A mended docstring. '),
         ("gcdbench/runner/cell.py", r"return ", "return 0 or "),
         ("gcdbench/report/collect.py", r"return ", "return 0 or "),
         ("gcdbench/core/config.py", r"return ", "return 0 or "),
-        ("gcdbench/training/conformance.py", r"return ", "return 0 or "),
+        ("gcdbench/training/conformance/bench.py", r"return ", "return 0 or "),
     ],
 )
 def test_prose_and_code_that_makes_no_numbers_touch_nothing(copy, name, pattern, replacement):

@@ -71,7 +71,12 @@ def test_a_record_is_written_in_the_present_format_with_all_digits(tmp_path):
         ({"seed": "0"}, "seed is not a whole number"),
         ({"problem": {"num_classes": 3}}, "problem.num_old is missing"),
         ({"extra": 1}, "extra is not known"),
-        ({"format": 3}, "is not a record of format 1 or 2"),
+        (
+            {"format": 3},
+            "is of format 3, of a newer gcdbench; this one reads a record of format 1 or 2",
+        ),
+        ({"format": "2"}, "is not a record of format 1 or 2"),
+        ({"format": True}, "is not a record of format 1 or 2"),
     ],
 )
 def test_json_that_is_no_record_is_damaged_with_a_sentence(folder, change, reason):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.synthetic_records import make_record, record_of, set_scores
+from helpers.synthetic_records import make_record, set_scores
+from helpers.tuned_records import with_predictions, write
 
 from gcdbench.core import registry
 from gcdbench.core.method_spec import MethodSpec
@@ -17,7 +18,7 @@ from gcdbench.data.tuning.names import SELECTION, VARIANTS
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Request, make_cells
-from gcdbench.experiment.record import Record, SetScores, part
+from gcdbench.experiment.record import Record
 from gcdbench.experiment.tuning import criteria, search
 from gcdbench.experiment.tuning.ranges import Range, ranges_of
 from gcdbench.experiment.tuning.samplers import flat_settings, random_draw, tpe_draw
@@ -26,7 +27,6 @@ from gcdbench.report.collect import collect
 from gcdbench.report.formats import FORMATS
 from gcdbench.report.leaderboard import make_leaderboard
 from gcdbench.report.page.build import page
-from gcdbench.training.scoring.scores import score_predictions
 
 REQUEST = Request("drawshift", quick=True)
 
@@ -166,16 +166,6 @@ def test_searches_use_different_folds_and_may_use_several():
     assert [cell.dataset for cell in one.draw_cells({})] == ["line+solid@fold3", "line+solid@fold0"]
 
 
-def with_predictions(cell, problem, seed):
-    """Return a record of a cell with random predictions, scored by the problem's labels."""
-    rng = np.random.RandomState(seed)
-    preds = {n: rng.randint(problem.num_classes, size=len(s.rows)) for n, s in problem.sets.items()}
-    given = {"silhouette": {name: np.float32(0.01 * seed) for name in problem.sets}}
-    found = score_predictions(preds, problem, given)
-    sets = {name: part(SetScores, one) for name, one in found.sets.items()}
-    return record_of(cell, sets=sets, summary={}), preds
-
-
 @pytest.fixture(scope="module")
 def both():
     """Return a fold of the true problem, and of one whose hidden labels are shuffled."""
@@ -198,12 +188,6 @@ def test_hidden_labels_do_not_reach_the_choice(both, criterion):
     else:
         assert values[0] == values[1]
         assert len(set(values[0])) > 1
-
-
-def write(results, cell, seed):
-    record, preds = with_predictions(cell, cell.problem(), seed)
-    records.write_record(records.cell_folder(results, cell), record, preds)
-    return record
 
 
 def test_a_search_continues_from_what_is_recorded(tmp_path):

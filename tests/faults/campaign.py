@@ -32,6 +32,7 @@ from helpers.toy import Toy, make_toy
 from gcdbench.core import registry
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Cell
+from gcdbench.experiment.record import Record
 from gcdbench.runner import cell as cell_module
 
 
@@ -48,7 +49,7 @@ class Case:
 class Place:
     """Where a case happens: a toy suite, a results folder, and a folder that must stay as it is."""
 
-    def __init__(self, made: Toy, folder: Path, expected: dict[str, Any]) -> None:
+    def __init__(self, made: Toy, folder: Path, expected: Record) -> None:
         self.folder, self.expected = folder, expected
         self.toy = Toy(made.suite, folder / "results")
         self.outside = folder / "outside"
@@ -85,7 +86,7 @@ class Place:
         """Finish the cell and compare its numbers with those of an undisturbed run."""
         assert self.run() == 0
         found = records.read_done(self.toy.results, self.cell)
-        assert isinstance(found, dict), found
+        assert isinstance(found, Record), found
         assert records.same_numbers(found, self.expected), "other numbers"
 
 
@@ -105,15 +106,15 @@ def digest(folder: Path) -> dict[str, str]:
     }
 
 
-def undisturbed(made: Toy) -> dict[str, Any]:
+def undisturbed(made: Toy) -> Record:
     """Return the record of a run without faults, and leave that of the bystander."""
     made.run([made.cell(), made.cell("gcd")])
     record = records.read_done(made.results, made.cell())
-    assert isinstance(record, dict)
+    assert isinstance(record, Record)
     return record
 
 
-def try_case(case: Case, made: Toy, folder: Path, expected: dict[str, Any]) -> tuple[bool, str]:
+def try_case(case: Case, made: Toy, folder: Path, expected: Record) -> tuple[bool, str]:
     """Inject a case; return whether it was survived, and what was lost."""
     place = Place(made, folder, expected)
     bystander = records.cell_folder(made.results, place.bystander)

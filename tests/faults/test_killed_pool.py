@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,10 +21,23 @@ from helpers.toy import Toy, make_toy
 from gcdbench.experiment import heartbeat
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
-ROUNDS = 20
 VICTIMS = ("parent", "worker", "both")
-MOMENTS = ("import", "training", "training", "record")
-FLAGS = ("--methods", "simgcd", "gcd", "orca", "--seeds", "0", "1", "2", "--device", "cpu")
+# of the twenty rounds; the last ones find all cells done, and write the report
+MOMENTS = ("import", "training", "checkpoint", "record") * 4 + ("report",) * 4
+# every process that trains loads it: a checkpoint after every step, and steps that take their time
+PLUGIN = """import time
+from gcdbench.plugin import Technique
+from gcdbench.runner import cell
+
+cell.CHECKPOINT_SECONDS = 0.0
+
+
+class Eager(Technique):
+    def mix(self, batch, clock):
+        time.sleep(0.05)
+        return batch
+"""
+FLAGS = ("--methods", "simgcd+eager", "gcd+eager", "orca+eager", "--seeds", *map(str, range(4)))
 
 
 def descendants(pid: int) -> set[int]:
@@ -44,6 +58,16 @@ def alive(pid: int) -> bool:
         return False
 
 
+def describe(pid: int) -> str:
+    """Say what a process is and what it waits for."""
+    with contextlib.suppress(OSError):
+        folder = Path(f"/proc/{pid}")
+        words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        state = (folder / "stat").read_text().rpartition(")")[2].split()
+        return f"{pid}: {words[:200]}, state {state[0]}, {state[11]} ticks, parent {state[1]}"
+    return f"{pid}: gone"
+
+
 def workers(pid: int) -> list[int]:
     """Return the processes that train: not the one that tracks their resources."""
     found = []
@@ -56,8 +80,12 @@ def workers(pid: int) -> list[int]:
 
 def wait_for(process: subprocess.Popen[str], toy: Toy, moment: str, rng: random.Random) -> None:
     """Wait until a run has come to a moment, or is over."""
-    before = len(list(toy.results.glob("*/*/*/record.json")))
+    before, count = len(list(toy.results.glob("*/*/*/record.json"))), 3 * 4 * 2
     while process.poll() is None:
+        if moment == "report" and len(list(toy.results.glob("*/*/*/record.json"))) == count:
+            break
+        if moment == "checkpoint" and any(toy.results.glob("*/*/*/.checkpoint-*")):
+            return
         if moment == "import" and len(workers(process.pid)) == 2:
             break
         if moment == "training" and any(toy.results.glob(f"*/*/*/{heartbeat.PROGRESS}")):
@@ -65,7 +93,12 @@ def wait_for(process: subprocess.Popen[str], toy: Toy, moment: str, rng: random.
         if moment == "record" and len(list(toy.results.glob("*/*/*/record.json"))) > before:
             break
         time.sleep(0.01)
-    time.sleep(rng.uniform(0, 1.0 if moment != "import" else 3.0))
+    if moment == "report":  # its first or a later file is written
+        files = rng.randrange(9)
+        while process.poll() is None and len(list(toy.results.glob("leaderboard/*"))) < files:
+            time.sleep(0.001)
+    else:
+        time.sleep(rng.uniform(0, 1.0 if moment != "import" else 3.0))
 
 
 def kill(pids: set[int]) -> None:
@@ -81,16 +114,19 @@ def test_a_grid_killed_twenty_times_ends_in_the_same_leaderboard(tmp_path):
     rng = random.Random(seed)
     whole = make_toy(tmp_path, ("toy", "other"))
     broken = whole.elsewhere("broken")
+    (tmp_path / "eager.py").write_text(PLUGIN)
+    given = (*FLAGS, "--device", "cpu", "--plugin", str(tmp_path / "eager.py"))
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    assert whole.start("run", *FLAGS, "--jobs", "2", **quiet).wait() == 0
-    kills = slowest = 0.0
-    for number in range(ROUNDS):
-        victim, moment = VICTIMS[number % 3], MOMENTS[number % 4]
-        process = broken.start("run", *FLAGS, "--jobs", "2", **quiet)
+    assert whole.start("run", *given, "--jobs", "2", **quiet).wait() == 0
+    slowest, met = 0.0, set()
+    for number, moment in enumerate(MOMENTS):
+        victim = VICTIMS[number % 3] if moment != "report" else "parent"
+        shutil.rmtree(broken.results / "leaderboard", ignore_errors=True)
+        process = broken.start("run", *given, "--jobs", "2", **quiet)
         wait_for(process, broken, moment, rng)
         everybody = {process.pid} | descendants(process.pid)
         some = set(workers(process.pid)[:1]) if victim != "parent" else set()
-        kills += process.poll() is None
+        met |= {moment} if process.poll() is None else set()
         kill(some | ({process.pid} if victim != "worker" else set()))
         if victim == "worker":  # the run continues without it; its end is not waited for
             time.sleep(1.0)
@@ -104,10 +140,11 @@ def test_a_grid_killed_twenty_times_ends_in_the_same_leaderboard(tmp_path):
         slowest = max(slowest, took)
         count = len(list(broken.results.glob("*/*/*/record.json")))
         sys.stderr.write(f"{number}: {victim} in {moment}, {count} records, gone in {took:.1f} s\n")
-        assert not any(map(alive, everybody))
-    assert kills > 5  # the last ones may find the grid done
-    broken.start("run", *FLAGS, "--jobs", "2", **quiet).wait()
-    assert broken.start("run", *FLAGS, **quiet).wait() == 0  # also what failed with its worker
+        assert not any(map(alive, everybody)), list(map(describe, filter(alive, everybody)))
+    assert met == set(MOMENTS), f"no process was killed in {set(MOMENTS) - met}"
+    sys.stderr.write(f"the last process was gone after {slowest:.1f} s\n")
+    broken.start("run", *given, "--jobs", "2", **quiet).wait()
+    assert broken.start("run", *given, **quiet).wait() == 0  # also what failed with its worker
     boards = whole.results / "leaderboard", broken.results / "leaderboard"
     for name in ("toy.csv", "toy.md", "toy.tex", "toy.json"):
         one, other = ((board / name).read_bytes() for board in boards)

@@ -18,7 +18,7 @@ from gcdbench.core.settings import TrainConfig
 from gcdbench.nn.backbone import Encoded
 from gcdbench.training.compose import Composed
 from gcdbench.training.method import Batch, Clock, Method, Task
-from gcdbench.training.trainer import make_optimizer
+from gcdbench.training.optimizer import make_optimizer
 from helpers.paths import GOLDEN
 
 Arrays = dict[str, Tensor]

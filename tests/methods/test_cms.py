@@ -21,7 +21,7 @@ from scipy.cluster.hierarchy import linkage
 from gcdbench.core.settings import TrainConfig
 from gcdbench.ops.losses import sup_con
 from gcdbench.training.method import FitContext, PoolFeatures, seeded
-from gcdbench.training.trainer import learning_rate
+from gcdbench.training.optimizer import learning_rate
 
 ARRAYS, SCALARS = load_golden("next_cms")
 ours = module_of("cms")

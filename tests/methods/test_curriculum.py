@@ -10,7 +10,7 @@ from gcdbench.core.config import build
 from gcdbench.core.method_spec import MethodSpec
 from gcdbench.training.conformance import CHECKS, Bench, tiny_backbone
 from gcdbench.training.method import Clock, FitContext, PoolFeatures, Task, balanced_weights, seeded
-from gcdbench.training.trainer import trained_state
+from gcdbench.training.weights import trained_state
 
 GOLDEN = _GOLDEN / "hilo_golden.npz"
 SMALL = {"simgcd": {"hidden_dim": 16, "projection_dim": 8}}

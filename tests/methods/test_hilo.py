@@ -22,7 +22,7 @@ from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.critics import js_mutual_information
 from gcdbench.training.conformance import CHECKS, Bench
 from gcdbench.training.method import Batch, Clock, Task
-from gcdbench.training.trainer import trained_state
+from gcdbench.training.weights import trained_state
 
 SMALL = {"hidden_dim": 16, "projection_dim": 8, "critic_dim": 8}
 BARE = MethodSpec.parse("hilo-patchmix-curriculum")
@@ -226,7 +226,7 @@ def test_the_released_information_equals_the_reference(golden):
 
 @pytest.mark.parametrize("fooled", [False, True])
 def test_the_critic_raises_the_estimate_that_the_features_lower_until_they_fool_it(fooled):
-    hilo = bench(critic_inputs="scaled").model.method
+    hilo = bench(critic_inputs="scaled", critic_scores="raw").model.method
     z, domain_z = (torch.randn(6, 8, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
     inputs = [z.requires_grad_(), domain_z.requires_grad_()]
     critic = list(hilo.critic.parameters())
@@ -258,9 +258,8 @@ def test_inputs_of_the_critic_are_standardised_by_statistics_without_a_gradient(
     assert found.mean(0).abs().max() < 1e-4
     assert found.std(0, unbiased=False)[:2].tolist() == pytest.approx([1, 1], rel=1e-2)
     assert found[:, 2].abs().max() < 1e-3  # no deviation is not blown up
-    (grad,) = torch.autograd.grad(found.sum(), x)
-    std = (x.detach().var(0, unbiased=False) + 1e-4).sqrt()
-    torch.testing.assert_close(grad, (1 / std).expand(400, 3))  # the mean passes none
+    (grad,) = torch.autograd.grad((found * found.detach()).sum(), x)
+    torch.testing.assert_close(grad, found.detach())  # not divided by the deviation
     before = scale.mean.clone()
     scale(x.detach() + 10)
     torch.testing.assert_close(scale.mean, before + 5, rtol=1e-4, atol=1e-4)  # two batches, equal
@@ -275,6 +274,29 @@ def test_running_statistics_forget_at_their_momentum():
     scale(torch.tensor([[10.0], [12.0]]))
     assert scale.mean.item() == pytest.approx(0.9 * 1 + 0.1 * 11)
     assert scale.var.item() == pytest.approx(0.9 * 1 + 0.1 * 1)
+
+
+def test_only_the_interaction_of_both_features_counts():
+    """What depends on one of them alone cannot change the estimate, so it fools nobody."""
+    generator = torch.Generator().manual_seed(0)
+    scores, of_x, of_y = (torch.randn(5, 5, generator=generator) for _ in range(3))
+    found = hilo_module().interaction(scores)
+    shifted = hilo_module().interaction(scores + 9 * of_x[:, :1] - 7 * of_y[:1] + 50)
+    torch.testing.assert_close(shifted, found, rtol=1e-4, atol=1e-4)
+    assert found.mean(0).abs().max() < 1e-6
+    assert found.mean(1).abs().max() < 1e-6
+    assert found.diagonal().mean() == pytest.approx(
+        (scores.diagonal().mean() - scores.mean()).item(), abs=1e-6
+    )
+    made = bench().model.method
+    inputs = [torch.randn(6, 8, generator=generator) for _ in range(2)]
+    before = made.information(*inputs)[0]
+    with torch.no_grad():
+        list(made.critic.parameters())[-1].add_(20)  # the bias of the critic's scores
+    assert made.information(*inputs)[0].item() == pytest.approx(before.item(), abs=0.02)
+    with torch.no_grad():
+        made.offset.add_(20)
+    assert made.information(*inputs)[0] > before + 5
 
 
 def test_scores_beyond_the_limit_keep_a_slope_that_lets_the_critic_learn():
@@ -344,7 +366,8 @@ def test_domain_terms_do_not_reach_the_backbone():
     terms = made.loss().terms
     domain = sum(term for name, term in terms.items() if name.startswith("domain_"))
     domain.backward()
-    assert all(p.grad is None for p in made.model.backbone.parameters())
+    grads = [p.grad for p in made.model.backbone.parameters() if p.grad is not None]
+    assert not any(grad.any() for grad in grads)
     assert all(p.grad is not None for p in made.model.method.domain.parameters())
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from gcdbench.core.settings import TrainConfig
 from gcdbench.training.method import Step
-from gcdbench.training.trainer import learning_rate
+from gcdbench.training.optimizer import learning_rate
 
 ARRAYS, SCALARS = load_golden("next_legogcd")
 view_alignment = module_of("legogcd").view_alignment

@@ -254,4 +254,4 @@ def test_the_recording_equals_a_pass_of_its_own():
 
 def test_nothing_is_recorded_without_need():
     made = Bench(MethodSpec.parse("simgcd"), SMALL)
-    assert made.loss().recording.maps == Recording().maps == []
+    assert made.loss().recording.scores == Recording().scores == []

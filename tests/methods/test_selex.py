@@ -154,6 +154,16 @@ def test_the_radii_match_the_original(case):
         assert_near(radii, given[f"step0_radii_level{number}"], **NEAR)
 
 
+def test_a_pair_is_far_by_the_radius_of_the_second_rows_cluster():
+    v, radii = torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([[0.4, 0.6, 0.9], [2.0, 0.1, 0.1]])
+    # distances: 1 from 0 to 1, 2 from 1 to 2, 3 from 0 to 2; diameters of columns, by rung
+    finest = torch.tensor([[0, 0, 1], [1, 0, 1], [1, 1, 0.0]])  # 0.8, 1.2, 1.8
+    coarse = torch.tensor([[0, 1, 1], [0, 0, 1], [0, 1, 0.0]])  # 4, 0.2, 0.2
+    expected = (finest + coarse / 2) / 1.5
+    found = ours.far_pairs(v, radii)
+    torch.testing.assert_close(found, expected / expected.sum(1), rtol=1e-5, atol=1e-6)
+
+
 def test_pairs_that_are_nowhere_far_apart_leave_the_loss_finite():
     method, given, _ = selex("train_tiny_norm")  # 0/0 in the original
     labels = visible(given["step0_labels"], given["step0_mask_lab"])

@@ -26,7 +26,8 @@ from gcdbench.nn.backbone import Backbone, Patches, Tokens
 from gcdbench.ops.kmeans.api import semi_supervised_kmeans
 from gcdbench.training.compose import compose
 from gcdbench.training.method import Batch, FitContext, PoolFeatures, Task, seeded
-from gcdbench.training.trainer import train, trained_state
+from gcdbench.training.trainer import train
+from gcdbench.training.weights import trained_state
 
 ROWS, STEPS, EPOCHS, POOL, LABELLED = 12, 4, 2, 40, 16
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}  # of the README

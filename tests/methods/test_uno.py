@@ -13,7 +13,7 @@ from gcdbench.core import registry
 from gcdbench.core.settings import TrainConfig
 from gcdbench.nn.backbone import Encoded
 from gcdbench.training.method import Batch, Clock, FitContext, PoolFeatures, Task, seeded
-from gcdbench.training.trainer import learning_rate
+from gcdbench.training.optimizer import learning_rate
 
 CLASSES, OLD, WIDTH, ROWS = 7, 4, 16, 10
 CLOCK = Clock(epoch=0, step=0, epochs=2, steps_per_epoch=2, seed=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mutants import newer
 from mutants.run import Mutant
 
 
@@ -69,24 +70,27 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     },
     "methods/hilo.py": {
         path("hilo_released"): [
-            ("taught = cross_entropy_on(cosines[first], clusters", "taught = cross_entropy_on(cosines[len(batch) :], clusters"),
-            ("entropy_weight=c.domain_entropy_weight", "entropy_weight=c.entropy_weight"),
+            ("reading.cosines[: len(batch)]", "reading.cosines[len(batch) :]"),
+            ("rows, c.domain_entropy_weight)", "rows, c.entropy_weight)"),
             ('"kmeans_tol": 1e-4', '"kmeans_tol": 1e2'),
         ],
         HILO: [
             ("        return -estimate", "        return estimate"),
-            ("hidden = [reverse_gradient(x) for x in hidden]", "pass"),
+            ("hidden = reverse_gradient(hidden)", "pass"),
             ("fooled = estimate.detach() < INDEPENDENT", "fooled = estimate.detach() > INDEPENDENT"),
             ("batch.here(order[~labelled])", "batch.here(order[labelled])"),
-            ("known = self.config, torch.where(batch.labelled, 0, UNLABELLED)", "known = self.config, batch.labels"),
+            ("return labels.clamp(max=0)", "return labels"),
             ("if labelled.all() or not labelled.any()", "if labelled.all()"),
             ("backbone.read_from(config.semantic_block)", "backbone.tap(config.semantic_block)"),
-            ("encoded.taps[c.domain_block]", "encoded.taps[1]"),
+            ("images, self.config.domain_block)", "images, 1)"),
             ('"critic_update": "joint"', '"critic_update": "adversarial"'),
-            ("scores.sign() * excess.log1p()", "0 * excess"),
-            ("(x - self.mean) / (self.var", "x / (self.var"),
+            ("excess.log1p().copysign(beyond)", "0 * excess"),
+            ("(x.detach() - self.mean) * (self.var", "x.detach() * (self.var"),
+            ("_PassGradient.apply(x, found)", "(x - self.mean) * (self.var + self.floor**2).rsqrt()"),
+            ("scores = interaction(scores) + self.offset", "scores = scores + self.offset"),
+            ("scores - scores.mean(1, keepdim=True) - (", "scores - ("),
             ("clamp(min=1 - self.momentum)", "clamp(min=self.momentum)"),
-            ('if c.domain_contrast != "both"', 'if c.domain_contrast == "both"'),
+            ('"self": ("contrast",)', '"self": ("sup_contrast",)'),
         ],
     },
     "methods/orca.py": {
@@ -169,7 +173,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
         seams("pmtrans"): [
             ("share = attention_share(beta, scores[source])", "share = attention_share(beta, scores[target])"),
             ("share = attention_share(beta, scores[source])", "share = 1 - attention_share(beta, scores[source])"),
-            ("mixed = patch_mix(patches[source], patches[target], beta)", "mixed = patch_mix(patches[target], patches[source], beta)"),
+            ("return patch_mix(patches[source], patches[target], beta)", "return patch_mix(patches[target], patches[source], beta)"),
             ("cosines.scatter_(1, self.place[index][:, None], -torch.inf)", "self.place[index]"),
             ("hidden = batch.unlabelled_rows\n", "hidden = batch.order\n"),
             (".float().softmax(1).square()", ".float().softmax(1)"),
@@ -253,13 +257,13 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     # --- losses
     "gcdbench/ops/losses.py": {
         LOSSES: [
-            ("rows.roll(n // 2)", "rows.roll(1)"),
-            ("positive.sum(1).clamp(min=1)", "same.sum(1)"),
-            ("per_row if weight is None else weight * per_row", "per_row"),
+            (".roll(n // 2)", ".roll(1)"),
+            ("positive.sum(-1, keepdim=True).clamp(min=1)", "(positive.sum(-1, keepdim=True) + 1)"),
+            ("share = share * weight[:, None]", "pass"),
             ("(logits.detach() / teacher_temp)", "(logits.detach() / student_temp)"),
             (".softmax(1).roll(len(logits) // 2, dims=0)", ".softmax(1)"),
             ("warmup = min(warmup, epochs)", "warmup = warmup"),
-            ("return math.log(logits.shape[1]) - entropy", "return -entropy"),
+            ("_SumPLogP.apply(p) + math.log(logits.shape[1])", "_SumPLogP.apply(p)"),
             ("loss / (known != UNLABELLED).sum().clamp(min=1)", "loss / len(known)"),
             ("alpha * hard + (1 - alpha) * log_p.mean(1)", "alpha * hard + (1 - alpha) * log_p.sum(1)"),
             ("scale * math.exp(-5.0 * missing**2)", "scale * math.exp(-5.0 * missing)"),
@@ -343,43 +347,55 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ('if sampling == "natural":', 'if sampling != "natural":'),
             ("share = labelled.sum().double() / (~labelled).sum().clamp(min=1)", "share = (~labelled).sum().double() / labelled.sum().clamp(min=1)"),
         ],
+    },
+    "gcdbench/training/batch.py": {
         seams("mixup or cutmix"): [
             ("share.cpu() >= 0.5", "share.cpu() <= 0.5"),
             ("share[:, None] * targets + (1 - share)[:, None] * targets[partners]", "targets"),
             ("index=self.here(index)", "index=self.index"),
         ],
     },
-    "gcdbench/training/trainer.py": {
+    "gcdbench/training/optimizer.py": {
         TRAINER: [
             ("(1 + math.cos(math.pi * progress)) / 2", "(1 - progress)"),
             ("floor = config.lr * config.min_lr_share", "floor = 0.0"),
             ("p.ndim < 2 and config.decay", "p.ndim > 1 and config.decay"),
-            ('group["lr"] = lr * group["scale"]', 'group["lr"] = lr'),
             ("round(0.85 * config.epochs)", "round(0.9 * config.epochs)"),
-            ("seen.nanmean(0)", "seen.nan_to_num().mean(0)"),
             ("(config.lr - floor) * epoch / max(warmup - 1, 1)", "(config.lr - floor) * epoch / max(warmup, 1)"),
         ],
         path("simgcd"): [
-            ("momentum=config.momentum, fused", "momentum=config.momentum, nesterov=True, fused"),
-            ("        self.optimizer.zero_grad(set_to_none=True)\n", ""),
+            ('nesterov=config.optimizer == "nesterov"', "nesterov=True"),
             ("((decayed, config.weight_decay), (flat, 0.0))", "((decayed, 0.0), (flat, 0.0))"),
+        ],
+    },
+    "gcdbench/training/trainer.py": {
+        TRAINER: [
+            ('group["lr"] = lr * group["scale"]', 'group["lr"] = lr'),
+            ("seen.nanmean(0)", "seen.nan_to_num().mean(0)"),
+        ],
+        path("simgcd"): [
+            ("        self.optimizer.zero_grad(set_to_none=True)\n", ""),
         ],
     },
     "gcdbench/training/loader.py": {
         LOADER: [
             ('seeded(self.seed, "batches", epoch)', 'seeded(self.seed, "batches")'),
-            ("views, i = views[:, rows], i[rows]", "views = views[:, rows]"),
+            ("views, i = take(views, rows), i[rows]", "views = take(views, rows)"),
             ("np.arange(number)) % len(good)", "np.arange(number)).clip(max=len(good) - 1)"),
         ],
         (*SPLITS, "tests/training/test_loader.py"): [
             ("torch.multinomial(weights, number, replacement=True", "torch.multinomial(torch.ones_like(weights), number, replacement=True"),
         ],
     },
-    "gcdbench/training/evaluator.py": {
+    "gcdbench/training/features/pool.py": {
         EVALUATOR: [
             ("labels[self._positions[\"labelled\"]] = torch", "labels[self._positions[\"unlabelled\"][: len(problem.labelled)]] = torch"),
-            ("predicted[np.searchsorted(encoder.query_rows, one.rows)]", "predicted[: len(one.rows)]"),
             ("        self._features = None\n\n    @torch", "        pass\n\n    @torch"),
+        ],
+    },
+    "gcdbench/training/evaluator.py": {
+        EVALUATOR: [
+            ("predicted[np.searchsorted(encoder.query_rows, one.rows)]", "predicted[: len(one.rows)]"),
             ("    model.eval()\n", ""),
         ],
     },
@@ -415,7 +431,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
 
 MUTANTS = [
     Mutant(file, old, new, tests)
-    for file, by_tests in TABLE.items()
+    for file, by_tests in {**TABLE, **newer.TABLE}.items()
     for tests, changes in by_tests.items()
     for old, new in changes
 ]

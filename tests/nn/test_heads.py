@@ -23,7 +23,7 @@ from gcdbench.ops.losses import soft_cross_entropy
 from gcdbench.ops.transport import balanced_targets
 from gcdbench.training.compose import Composed
 from gcdbench.training.method import Batch, Clock, Task
-from gcdbench.training.trainer import make_optimizer
+from gcdbench.training.optimizer import make_optimizer
 
 TOLERANCE = {"rtol": 1e-5, "atol": 2e-6}
 

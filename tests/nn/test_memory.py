@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gcdbench.nn.memory import Ring
+from gcdbench.nn.memory import ReadBack, Ring
 
 
 def numbered(*ids):
@@ -55,3 +55,10 @@ def test_what_is_remembered_carries_no_gradient():
 def test_a_ring_without_room_is_refused():
     with pytest.raises(ValueError, match="at least one row"):
         Ring(0, 2)
+
+
+def test_a_tensor_on_the_cpu_is_read_at_once_and_without_its_graph():
+    x = torch.ones(2, requires_grad=True)
+    read = ReadBack(2 * x).read()
+    assert read.tolist() == [2, 2]
+    assert not read.requires_grad

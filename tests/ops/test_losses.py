@@ -24,7 +24,7 @@ from gcdbench.ops.losses import (
     sup_con,
     teacher_temperature,
 )
-from gcdbench.training.trainer import learning_rate
+from gcdbench.training.optimizer import learning_rate
 
 SUPCON = ["labels6", "all_distinct", "all_same", "unnormalised_input", "three_views"]
 DISTIL_EPOCHS = [0, 1, 10, 15, 28, 29, 30, 100, 199]

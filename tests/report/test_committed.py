@@ -9,6 +9,7 @@ from gcdbench.experiment.plan import Request
 from gcdbench.report.collect import collect
 from gcdbench.report.formats import write_all
 from gcdbench.report.leaderboard import make_leaderboard
+from gcdbench.training.scoring.rescore import judge
 
 COMMITTED = ROOT / "results" / "drawshift"
 METHODS = ("rankstats", "uno", "orca", "gcd", "simgcd", "uniot", "hilo")
@@ -22,7 +23,7 @@ SUFFIXES = {
 @pytest.mark.parametrize("suite", SUFFIXES)
 def test_committed_leaderboards_follow_from_the_committed_records(suite, tmp_path):
     request = Request(suite, METHODS, seeds=(0, 1, 2, 3, 4))
-    found = collect(request, COMMITTED / "records", as_recorded=True)
+    found = collect(request, COMMITTED / "records", as_recorded=True, judge=judge)
     assert (found.missing, found.left_out) == ([], [])
     write_all(make_leaderboard(found, suite), tmp_path)
     for suffix in SUFFIXES[suite]:

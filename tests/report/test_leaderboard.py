@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from helpers.synthetic_records import make_record, set_scores
 
+from gcdbench.experiment.record import CurvePoint
 from gcdbench.report.collect import Collection, Place, reported_sets, tidy
 from gcdbench.report.leaderboard import make_leaderboard
 from gcdbench.report.style import looks
@@ -174,3 +175,19 @@ def test_images_held_out_of_training_are_shown_last_and_do_not_count():
     board = board_of(records)
     assert board.sets_of("a+b") == [("a", "source"), ("b", "shifted"), ("validation", "validation")]
     assert [standing.method for standing in board.standings] == ["gcd", "hilo"]
+
+
+def test_a_method_that_predicts_no_new_class_is_named():
+    def said(*shares):
+        records = [
+            record(method, "a+b", seed, 0.5, 0.3, curve=[CurvePoint(0, 0.1, {}, {}, watched)])
+            for seed, pair in enumerate(shares)
+            for method, watched in zip(("rankstats", "simgcd"), pair, strict=True)
+        ]
+        return [sentence for sentence in board_of(records).caveats if "no new class" in sentence]
+
+    some, few, none = ({"predicted_new": share} for share in (0.5, 0.001, 0.0))
+    assert said(({}, {})) == []
+    assert said((none, some), (some, some)) == []  # it did with one seed
+    (only,) = said((none, some), (few, some))
+    assert only.startswith("RankStats+ predicts no new class")

@@ -11,7 +11,8 @@ from helpers.toy import make_toy
 from gcdbench.experiment import records
 from gcdbench.runner.feature_cache import FeatureCache
 from gcdbench.training.conformance import tiny_backbone
-from gcdbench.training.frozen_features import FeatureRequest, FeatureStore, trunk_digest
+from gcdbench.training.features.store import FeatureRequest, FeatureStore
+from gcdbench.training.features.trunk import trunk_digest
 
 CPU = torch.device("cpu")
 SIZES = (4, 4, 3)

@@ -23,7 +23,7 @@ def write(results, name: str = "k", accuracy: float = 0.5, **more):
     sets = {"ink": set_scores("source", accuracy)}
     record = make_record(settings={"name": name}, sets=sets, provenance=origin, **more)
     folder = results / "toy" / "m" / f"seed0-{record.key}"
-    records.write_record(folder, record, {"ink": np.arange(3)})
+    records.write_record(folder, record, {"ink": np.arange(10)})
     (folder / heartbeat.LOG).write_text("a line\n")
     return folder
 
@@ -114,7 +114,7 @@ def parse(*arguments: str) -> argparse.Namespace:
 
 
 def test_the_verb_counts_and_exits_with_one_if_something_was_refused(tmp_path, capsys):
-    write(tmp_path / "a")
+    write(tmp_path / "a", accuracy=0.4)
     (write(tmp_path / "b", "l") / "record.json").write_text("{")
     both = ("merge", str(tmp_path / "a"), str(tmp_path / "b"), "--into", str(tmp_path / "all"))
     assert commands.results(parse(*both)) == 1

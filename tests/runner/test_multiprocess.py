@@ -32,7 +32,8 @@ from gcdbench.runner.process_group import TorchProcessGroup
 from gcdbench.runner.stop import Stop
 from gcdbench.training.conformance import Bench
 from gcdbench.training.method import Batch, seeded
-from gcdbench.training.trainer import StepEvent, train, trained_state
+from gcdbench.training.trainer import StepEvent, train
+from gcdbench.training.weights import trained_state
 
 SMALL = {"hidden_dim": 32, "projection_dim": 16}
 CONFIG = TrainConfig(epochs=4, lr=0.02)

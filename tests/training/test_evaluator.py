@@ -9,8 +9,9 @@ import torch
 from gcdbench.data.images import ArrayImages
 from gcdbench.data.problem import EvalSet, Problem
 from gcdbench.training.conformance import SIZE, tiny_backbone
-from gcdbench.training.evaluator import PoolEncoder, evaluate, make_fit_context
-from gcdbench.training.frozen_features import FeatureStore
+from gcdbench.training.evaluator import evaluate
+from gcdbench.training.features.pool import PoolEncoder, make_fit_context
+from gcdbench.training.features.store import FeatureStore
 from gcdbench.training.loader import Loader
 
 CPU = torch.device("cpu")

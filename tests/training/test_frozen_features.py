@@ -11,10 +11,10 @@ from gcdbench.data.images import Images
 from gcdbench.data.problem import EvalSet, Problem
 from gcdbench.nn.backbone import Backbone, Patches, Tokens
 from gcdbench.training.conformance import SIZE, tiny_backbone
-from gcdbench.training.evaluator import PoolEncoder
-from gcdbench.training.frozen_features import (
-    BankedLoader,
-    FeatureStore,
+from gcdbench.training.features.bank import BankedLoader
+from gcdbench.training.features.pool import PoolEncoder
+from gcdbench.training.features.store import FeatureStore
+from gcdbench.training.features.trunk import (
     pack,
     pack_trace,
     packed_shape,
@@ -171,7 +171,7 @@ def test_retired_features_stay_until_others_need_their_room(problem, loader, mon
 
 @pytest.mark.parametrize("budget", [1 << 30, 10])
 def test_a_sweep_of_unlabelled_images_passes_over_the_others(problem, loader, monkeypatch, budget):
-    monkeypatch.setattr("gcdbench.training.evaluator.CHUNK", 1)
+    monkeypatch.setattr("gcdbench.training.features.pool.CHUNK", 1)
     backbone = tiny_backbone()
     encoder = PoolEncoder(problem, loader, backbone, CPU, FeatureStore(budget), same_key)
     pool = encoder.compute_features()

@@ -14,15 +14,13 @@ from torchvision.transforms import functional as reference
 
 from gcdbench.core.paths import PACKAGE
 from gcdbench.data import images as images_module
-from gcdbench.data.corrupted import CorruptedImages, Recipe
 from gcdbench.data.images import ArrayImages, FileImages, JoinedImages, Unreadable, ZipImages
-from gcdbench.data.pixel_cache import PixelCache
 from gcdbench.data.problem import EvalSet, Problem
 from gcdbench.data.views import Views
-from gcdbench.data.views.colour import to_hsv, to_rgb
+from gcdbench.data.views.colour import Planes, to_hsv, to_rgb
 from gcdbench.data.views.kinds import recolour
 from gcdbench.errors import UserError
-from gcdbench.training.loader import Loader, substitutes
+from gcdbench.training.loader import Loader, default_workers, substitutes
 
 # torch starts its workers by a fork, of which Python 3.12 warns in processes with threads
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -159,14 +157,20 @@ def _permutations():
 
 @pytest.mark.parametrize("first", [0, 1, 17, 127, 128, 200, 254, 255])
 def test_hues_from_tables_are_those_of_pillow(first):
-    second, third = np.mgrid[:256, :256].astype(np.uint8)
+    second, third = (band.ravel() for band in np.mgrid[:256, :256].astype(np.uint8))
     fixed = np.full_like(second, first)
     for bands in ((fixed, second, third), (second, fixed, third), (second, third, fixed)):
-        picture = np.stack(bands, axis=2)
-        expected = Image.fromarray(picture).convert("HSV")
-        assert np.array_equal(np.stack(to_hsv(*bands), axis=2), np.asarray(expected))
-        backwards = Image.merge("HSV", [Image.fromarray(band) for band in bands]).convert("RGB")
-        assert np.array_equal(to_rgb(*bands), np.asarray(backwards))
+        planes = Planes(256 * 256)
+        planes.colours[:] = bands
+        expected = Image.fromarray(np.stack(bands, 1)[None]).convert("HSV")
+        hue, saturation = to_hsv(planes)
+        found = np.stack([hue, saturation, planes.high], 1)
+        assert np.array_equal(found[None], np.asarray(expected))
+        whole = [Image.fromarray(band[None]) for band in bands]
+        backwards = Image.merge("HSV", whole).convert("RGB")
+        planes.high[:] = bands[2]
+        to_rgb(planes, bands[0].copy(), bands[1].copy())
+        assert np.array_equal(planes.colours.T[None], np.asarray(backwards))
 
 
 def test_a_tenth_of_the_jittered_views_is_grey():
@@ -329,40 +333,15 @@ def test_the_next_readable_position_is_taken_cyclically():
     assert substitutes(3, []).tolist() == [0, 1, 2]
 
 
-# --- the cache on disk
+# --- resized images that are kept
 
 
-def test_the_cache_gives_the_same_pixels_without_decoding_again(folder, tmp_path, monkeypatch):
-    images, cache = files(folder), PixelCache(tmp_path / "cache")
-    expected = images.resized(7, 36)
-    assert np.array_equal(cache.resized(images, 7, 36), expected)
-    monkeypatch.setattr(FileImages, "resized", None)
-    assert np.array_equal(cache.resized(images, 7, 36), expected)
-
-
-def test_a_changed_image_or_size_is_not_taken_from_the_cache(folder, tmp_path):
-    images, cache = files(folder), PixelCache(tmp_path / "cache")
-    before = cache.resized(images, 7, 36)
-    assert cache.resized(images, 7, 20).shape == (20, 26, 3)
-    Image.new("RGB", (50, 50), "red").save(folder / "7.jpg")
-    after = cache.resized(images, 7, 36)
-    assert after.shape != before.shape
-
-
-def test_a_file_of_the_cache_that_was_cut_off_is_made_again(folder, tmp_path):
-    images, cache = files(folder), PixelCache(tmp_path / "cache")
-    expected = cache.resized(images, 7, 36)
-    (path,) = (tmp_path / "cache").rglob("*.npy")
-    path.write_bytes(path.read_bytes()[:100])
-    assert np.array_equal(cache.resized(images, 7, 36), expected)
-    assert not list((tmp_path / "cache").rglob("*.part"))
-
-
-def test_a_loader_uses_the_cache_of_the_environment(folder, tmp_path, monkeypatch):
+def test_a_loader_stores_images_where_the_environment_says(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("GCDBENCH_CACHE", str(tmp_path / "cache"))
     problem = make_problem(files(folder))
     served = torch.cat(list(loader(problem).sweep(np.arange(60))))
-    assert len(list((tmp_path / "cache").rglob("*.npy"))) == 60
+    (index,) = (tmp_path / "cache").rglob("*.index")
+    assert index.stat().st_size == 60 * 40
     monkeypatch.delenv("GCDBENCH_CACHE")
     assert torch.equal(served, torch.cat(list(loader(problem).sweep(np.arange(60)))))
 
@@ -374,11 +353,45 @@ def test_small_problems_are_decoded_once(folder):
     assert torch.equal(first, torch.cat(list(one.sweep(np.arange(60)))))
 
 
-def test_of_corrupted_images_the_clean_ones_are_kept(folder, tmp_path):
-    clean = files(folder)
-    variants = CorruptedImages(clean, Recipe(("fog", "shot_noise"), (1, 4), size=32))
-    cached = variants.cached(PixelCache(tmp_path / "cache"))
-    for row in (3, 63, 123, 183):
-        assert np.array_equal(cached.resized(row, 40), variants.resized(row, 40))
-    assert len(list((tmp_path / "cache").rglob("*.npy"))) == 1
-    assert list(cached.ids) == list(variants.ids)
+# --- views that are made on a device
+
+
+@pytest.mark.parametrize("kinds", [("plain", "plain"), ("plain", "weak", "small")])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_made_on_a_device_are_those_of_the_cpu(damaged, kinds, workers):
+    problem = make_problem(damaged, augment="jitter", labelled=0)
+    expected = loader(problem, kinds=kinds)
+    other = loader(problem, kinds=kinds, device=torch.device("cpu"), workers=workers)
+    other.on_device = True  # as on CUDA, with CPU tensors
+    weight = torch.ones(60).double()
+    weight[[30, 31, 32]] = 5
+    for one, two in zip(expected.epoch(1, weight), other.epoch(1, weight), strict=True):
+        assert torch.equal(one.index, two.index)
+        assert all(torch.equal(a, b) for a, b in zip(one.views[:2], two.views[:2], strict=True))
+        assert [v.shape for v in one.views] == [v.shape for v in two.views]
+    assert expected.unreadable == other.unreadable
+
+
+def test_views_are_made_on_cuda_unless_a_kind_has_no_code_for_it(problem, monkeypatch):
+    from gcdbench.data.views import kinds
+
+    cuda = torch.device("cuda")
+    assert loader(problem, device=cuda).on_device
+    assert not loader(problem, device=torch.device("cpu")).on_device
+    bare = kinds.ViewKind("bare", kinds.weak, 3)
+    monkeypatch.setitem(kinds._KINDS, "bare", bare)
+    assert not loader(problem, device=cuda, kinds=("plain", "bare")).on_device
+
+
+def test_by_default_the_cores_are_shared_by_the_gpus(problem, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(12), raising=False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    assert default_workers(torch.device("cuda")) == 3
+    assert default_workers(torch.device("cpu")) == 0
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 20)
+    assert default_workers(torch.device("cuda")) == 1
+    cuda = torch.device("cuda", 0)
+    assert loader(problem, device=cuda, workers=None).workers == 0  # all images fit into memory
+    assert loader(problem, device=cuda, workers=2).workers == 2
+    monkeypatch.setattr("gcdbench.training.loader.MEMORY_BUDGET", 1000)
+    assert loader(problem, device=cuda, workers=None).workers == 1

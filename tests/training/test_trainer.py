@@ -17,16 +17,9 @@ from gcdbench.core.method_spec import MethodSpec
 from gcdbench.core.settings import TrainConfig
 from gcdbench.training.conformance import Bench
 from gcdbench.training.method import Batch, Step, seeded
-from gcdbench.training.trainer import (
-    Diverged,
-    EpochEvent,
-    StepEvent,
-    learning_rate,
-    make_optimizer,
-    tabulate,
-    train,
-    trained_state,
-)
+from gcdbench.training.optimizer import learning_rate, make_optimizer
+from gcdbench.training.trainer import Diverged, EpochEvent, StepEvent, tabulate, train
+from gcdbench.training.weights import trained_state
 
 SMALL = {"hidden_dim": 32, "out_dim": 64, "projection_dim": 16, "bottleneck_dim": 16}
 CONFIG = TrainConfig(epochs=4, lr=0.01, batch_size=12)

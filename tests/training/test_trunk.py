@@ -16,7 +16,7 @@ from gcdbench.core.paths import bundled
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Cell
 from gcdbench.training.conformance import tiny_backbone
-from gcdbench.training.frozen_features import Trunk, trunk_digest
+from gcdbench.training.features.trunk import Trunk, trunk_digest
 
 CPU = torch.device("cpu")
 CHANGES = {

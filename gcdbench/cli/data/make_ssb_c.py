@@ -23,7 +23,7 @@ from gcdbench.data.corruptions import CORRUPTIONS, jpeg_bytes
 from gcdbench.data.datasets import make_dataset
 from gcdbench.data.datasets._ssb import MANIFEST, Manifest, read_manifest, settings_of
 from gcdbench.data.images import Images, Unreadable
-from gcdbench.data.pixel_cache import pixel_code_hash
+from gcdbench.data.pixel_store import pixel_code_hash
 from gcdbench.errors import UserError
 
 log = logging.getLogger(__name__)

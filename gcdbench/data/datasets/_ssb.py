@@ -20,7 +20,7 @@ from gcdbench.data.corruptions import CORRUPTIONS
 from gcdbench.data.datasets._assemble import Labelled, corrupted_problem
 from gcdbench.data.images import FileImages, Images, decoding
 from gcdbench.data.lists import check_once, missing_files
-from gcdbench.data.pixel_cache import pixel_code_hash
+from gcdbench.data.pixel_store import pixel_code_hash
 from gcdbench.data.problem import Dataset, Problem
 from gcdbench.data.splits import class_file, positions
 from gcdbench.errors import UserError

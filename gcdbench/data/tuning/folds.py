@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -22,9 +22,6 @@ from gcdbench.data.problem import EvalSet, Problem
 from gcdbench.data.splits import class_file, hold_out
 from gcdbench.data.tuning.names import FOLDS, SELECTION, VARIANTS
 from gcdbench.errors import UserError
-
-if TYPE_CHECKING:
-    from gcdbench.data.pixel_cache import PixelCache
 
 HIDDEN = 0.25  # of the old classes in a fold
 HELD_OUT = 0.2  # of the labelled images of each class that keeps its labels, as in released codes
@@ -107,5 +104,5 @@ class _Chosen(Images):
     def stamp(self, row: int) -> str:
         return self.images.stamp(self.rows[row])
 
-    def cached(self, cache: PixelCache) -> Images:
-        return _Chosen(self.images.cached(cache), self.rows)
+    def stored(self, folder: Path) -> Images:
+        return _Chosen(self.images.stored(folder), self.rows)

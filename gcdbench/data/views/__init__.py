@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
+from torch import Tensor
 
 from gcdbench.data.problem import CHANGES, Augment, Change
+from gcdbench.data.views.device import Frames
 from gcdbench.data.views.kinds import ViewKind, get_kind, view_kind
 
 CROP_SHARE = 0.875  # side of the crop against the shorter side of the resized image: 224 / 256
@@ -70,5 +73,24 @@ class Views:
             raise ValueError(f"a {kind} view takes {needed} numbers, not {len(draw)}")
         return get_kind(kind).make(image, draw, self.side(kind), self)
 
+    def on_device(self, *kinds: str) -> bool:
+        """Return whether views of all these kinds can be made on a GPU."""
+        return all(get_kind(kind).on_device is not None for kind in kinds)
 
-__all__ = ["CROP_SHARE", "ViewKind", "Views", "view_kind"]
+    def train_all(self, frames: Frames, draws: np.ndarray, kinds: Sequence[str]) -> list[Tensor]:
+        """Return the views of frames on their device, (b, 3, h, w) bytes for each of the kinds.
+
+        Views of the same kind that follow each other are made at once.
+        """
+        found: list[Tensor] = []
+        for kind, group in groupby(range(len(kinds)), lambda view: kinds[view]):
+            places, make = list(group), get_kind(kind).on_device
+            assert make is not None
+            several = frames.repeated(len(places))
+            numbers = draws[places].reshape(-1, draws.shape[2])
+            made = make(several, numbers, self.side(kind), self)
+            found += made.unflatten(0, (len(places), -1)).unbind()
+        return found
+
+
+__all__ = ["CROP_SHARE", "Frames", "ViewKind", "Views", "view_kind"]

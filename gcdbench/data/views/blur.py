@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 
 def blurred(image: np.ndarray, sigma: float) -> np.ndarray:
     """Return a blurred view (h, w, 3); beyond the edge it is mirrored."""
-    import torch
-
     planes = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
     return blur(planes, [sigma])[0].permute(1, 2, 0).numpy()
 
 
 def blur(images: Tensor, sigmas: list[float]) -> Tensor:
     """Return blurred images (n, c, h, w), in bytes, one width of the Gaussian for each image."""
-    import torch
-    import torch.nn.functional as F
-
     n, c, h, w = images.shape
     radius = min(max(ceil(3 * max(sigmas)), 1), min(h, w) - 1)
     places = torch.arange(-radius, radius + 1, dtype=torch.float32)

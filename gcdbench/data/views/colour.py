@@ -1,70 +1,163 @@
 """Change the colours of a view: jitter in a random order, grey.
 
-The operations are Pillow's, or faster ones with the same bytes, so that the result is exactly that
-of torchvision's transforms on Pillow images, which the released codes use.
+The bytes are those of Pillow, and so of torchvision's transforms on Pillow images, which the
+released codes use. They are computed on planes of one colour, in Pillow's types, and in memory that
+is used again: to ask the operating system for fresh pages takes longer than most steps.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import permutations
 
 import numpy as np
-from PIL import Image, ImageEnhance
+from PIL import Image
 
 ORDERS = tuple(permutations(range(4)))  # of brightness, contrast, saturation and hue
 Strengths = tuple[float, float, float, float]  # of the same four
+LUMA = (19595, 38470, 7471)  # of 65536: Pillow's weights of red, green and blue
+_memory = threading.local()
+
+
+class Planes:
+    """An image of n pixels as three planes, and the memory that its changes need."""
+
+    def __init__(self, number: int) -> None:
+        self.colours = np.empty((3, number), np.uint8)
+        self.high, self.low, self.span, self.byte = np.empty((4, number), np.uint8)
+        self.pairs = np.empty((number, 2), np.uint8)
+        self.apart, self.other = np.empty((2, number), np.int16)
+        self.grey, self.term = np.empty((2, number), np.int32)
+        self.index = np.empty(number, np.intp)
+        self.mixed, self.value = np.empty((2, number), np.float32)
+
+    @classmethod
+    def of_size(cls, number: int) -> Planes:
+        """Return planes of this thread, with any content."""
+        planes: Planes | None = getattr(_memory, "planes", None)
+        if planes is None or planes.colours.shape[1] != number:
+            planes = _memory.planes = cls(number)
+        return planes
 
 
 def jitter(image: np.ndarray, draw: Sequence[float], strengths: Strengths) -> np.ndarray:
     """Change brightness, contrast, saturation and hue in a random order; five numbers."""
-    picture = Image.fromarray(np.ascontiguousarray(image))
+    height, width = image.shape[:2]
+    planes = Planes.of_size(height * width)
+    for channel, plane in enumerate(planes.colours):
+        plane.reshape(height, width)[:] = image[..., channel]
     for step in ORDERS[int(draw[0] * len(ORDERS))]:
         amount = 2 * strengths[step] * float(draw[1 + step]) - strengths[step]
-        picture = _STEPS[step](picture, amount)
-    return np.asarray(picture)
+        _STEPS[step](planes, amount)
+    out = np.empty((height, width, 3), np.uint8)
+    for channel, plane in enumerate(planes.colours):
+        out[..., channel] = plane.reshape(height, width)
+    return out
 
 
 def without_colour(image: np.ndarray) -> np.ndarray:
     """Return an image in shades of grey, with three channels."""
-    return np.asarray(Image.fromarray(image).convert("L").convert("RGB"))
+    picture = Image.fromarray(np.ascontiguousarray(image))
+    return np.asarray(picture.convert("L").convert("RGB"))
 
 
-def _shift_hue(picture: Image.Image, amount: float) -> Image.Image:
+def _brighten(planes: Planes, amount: float) -> None:
+    mixed = planes.mixed
+    for plane in planes.colours:  # one at a time stays in the processor's cache
+        np.copyto(mixed, plane)
+        mixed *= np.float32(1 + amount)
+        np.minimum(mixed, 255, out=mixed)
+        np.copyto(plane, mixed, casting="unsafe")
+
+
+def _contrast(planes: Planes, amount: float) -> None:
+    grey = _grey(planes)
+    _blend(planes, np.float32(int(grey.sum() / len(grey) + 0.5)), amount)
+
+
+def _saturate(planes: Planes, amount: float) -> None:
+    np.copyto(planes.value, _grey(planes))
+    _blend(planes, planes.value, amount)
+
+
+def _blend(planes: Planes, other: np.ndarray | np.float32, amount: float) -> None:
+    """Move colours away from others, or towards them if the amount is negative."""
+    mixed = planes.mixed
+    for plane in planes.colours:
+        np.copyto(mixed, plane)
+        mixed -= other
+        mixed *= np.float32(1 + amount)
+        mixed += other
+        if amount > 0:
+            np.maximum(mixed, 0, out=mixed)
+            np.minimum(mixed, 255, out=mixed)
+        np.copyto(plane, mixed, casting="unsafe")
+
+
+def _grey(planes: Planes) -> np.ndarray:
+    """Return the shades of grey (n,)."""
+    grey = planes.grey
+    grey.fill(0x8000)
+    for plane, weight in zip(planes.colours, LUMA, strict=True):
+        grey += np.multiply(plane, weight, out=planes.term, dtype=np.int32)
+    grey >>= 16
+    return grey
+
+
+def _shift_hue(planes: Planes, amount: float) -> None:
     """Rotate the hue by a share of the colour wheel; it is a byte, which wraps around."""
-    hue, saturation, value = to_hsv(*(np.asarray(band) for band in picture.split()))
+    hue, saturation = to_hsv(planes)
     hue += np.array(amount * 255).astype(np.int32).astype(np.uint8)
-    return Image.fromarray(to_rgb(hue, saturation, value))
+    to_rgb(planes, hue, saturation)
 
 
-def to_hsv(
-    red: np.ndarray, green: np.ndarray, blue: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return hue, saturation and value as Pillow does, from tables."""
-    hues, saturations = _hsv_tables()
-    high = np.maximum(np.maximum(red, green), blue)
-    low = np.minimum(np.minimum(red, green), blue)
-    r, g, b = (band.astype(np.int32) for band in (red, green, blue))
-    is_red, is_green = red == high, green == high
+def to_hsv(planes: Planes) -> tuple[np.ndarray, np.ndarray]:
+    """Return hue and saturation (n,) as Pillow does, from tables; the value is ``planes.high``."""
+    hues, saturations = hsv_tables()
+    red, green, blue = planes.colours
+    high, low = planes.high, planes.low
+    np.maximum(np.maximum(red, green, out=high), blue, out=high)
+    np.minimum(np.minimum(red, green, out=low), blue, out=low)
+    np.subtract(high, low, out=planes.span)
     # how far the other two are apart, plus the first row of the strongest colour in the table
-    apart = np.where(is_red, g - b + 255, np.where(is_green, b - r + 766, r - g + 1277))
-    hue = hues.take((apart << 8) | (high - low))
-    return hue, saturations.take((high.astype(np.intp) << 8) | low), high
+    apart, other = planes.apart, planes.other
+    for first, second, strongest, start in (
+        (red, green, None, 1277),
+        (blue, red, green, 766),
+        (green, blue, red, 255),
+    ):
+        np.subtract(first, second, out=other, dtype=np.int16)
+        other += np.int16(start)
+        np.copyto(apart, other, where=True if strongest is None else strongest == high)
+    index = planes.index
+    np.multiply(apart, 256, out=index, dtype=np.intp)
+    index += planes.span
+    hue = hues.take(index, mode="clip")
+    return hue, saturations.take(_joined(planes, high, low), mode="clip", out=planes.byte)
 
 
-def to_rgb(hue: np.ndarray, saturation: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return red, green and blue (h, w, 3) as Pillow does, from tables."""
-    place = (hue.astype(np.intp) << 8) | saturation
-    brightness = value.astype(np.float32)
-    out = np.empty((*hue.shape, 3), dtype=np.uint8)
-    for channel, shares in enumerate(_rgb_shares()):
-        out[..., channel] = shares.take(place) * brightness + np.float32(0.5)
-    return out
+def to_rgb(planes: Planes, hue: np.ndarray, saturation: np.ndarray) -> None:
+    """Set the colours of a hue and a saturation (n,) as Pillow does, from tables."""
+    np.copyto(planes.value, planes.high)
+    place = _joined(planes, hue, saturation)
+    for plane, shares in zip(planes.colours, rgb_shares(), strict=True):
+        share = shares.take(place, mode="clip", out=planes.mixed)
+        share *= planes.value
+        share += np.float32(0.5)
+        np.copyto(plane, share, casting="unsafe")
+
+
+def _joined(planes: Planes, upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
+    """Return the numbers (n,) whose two bytes these are, as an index."""
+    planes.pairs[:, 0], planes.pairs[:, 1] = lower, upper
+    np.copyto(planes.index, planes.pairs.view("<u2")[:, 0])
+    return planes.index
 
 
 @cache
-def _hsv_tables() -> tuple[np.ndarray, np.ndarray]:
+def hsv_tables() -> tuple[np.ndarray, np.ndarray]:
     """Tabulate hues by strongest colour, difference of the others, range; saturations by extremes.
 
     Types are those of Pillow's code in C: single precision, except in operations with a constant.
@@ -83,7 +176,7 @@ def _hsv_tables() -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def _rgb_shares() -> np.ndarray:
+def rgb_shares() -> np.ndarray:
     """Tabulate by hue and saturation which share of the value red, green and blue have."""
     turns = np.arange(256) * 6 / 255
     sixth = np.floor(turns).astype(int)
@@ -99,9 +192,9 @@ def _rgb_shares() -> np.ndarray:
     return np.stack(shares).astype(np.float32).reshape(3, -1)
 
 
-_STEPS: tuple[Callable[[Image.Image, float], Image.Image], ...] = (
-    lambda picture, amount: ImageEnhance.Brightness(picture).enhance(1 + amount),
-    lambda picture, amount: ImageEnhance.Contrast(picture).enhance(1 + amount),
-    lambda picture, amount: ImageEnhance.Color(picture).enhance(1 + amount),
+_STEPS: tuple[Callable[[Planes, float], None], ...] = (
+    _brighten,
+    _contrast,
+    _saturate,
     _shift_hue,
 )

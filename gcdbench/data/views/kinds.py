@@ -22,15 +22,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from gcdbench.data.views.blur import blurred
+from gcdbench.data.views import device
+from gcdbench.data.views.blur import blur, blurred
 from gcdbench.data.views.colour import Strengths, jitter, without_colour
 from gcdbench.errors import UserError, unknown
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from gcdbench.data.views import Views
 
 # image (h, w, 3), numbers, side of the view, what is natural -> view (side, side, 3), all in bytes
 MakeView = Callable[[np.ndarray, Sequence[float], int, "Views"], np.ndarray]
+# the same for frames on a device and numbers (b, n): (b, 3, side, side) bytes
+MakeViews = Callable[[device.Frames, np.ndarray, int, "Views"], "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class ViewKind:
     make: MakeView
     numbers: int | Callable[[Views], int]  # that a view needs
     share: float = 1.0  # side of a view against that of the images that the backbone takes
+    on_device: MakeViews | None = None  # None: views are made on the CPU
 
     def numbers_for(self, views: Views) -> int:
         """Return how many numbers a view needs."""
@@ -51,13 +57,18 @@ _KINDS: dict[str, ViewKind] = {}
 
 
 def view_kind(
-    name: str, *, numbers: int | Callable[[Views], int], share: float = 1.0
+    name: str,
+    *,
+    numbers: int | Callable[[Views], int],
+    share: float = 1.0,
+    on_device: MakeViews | None = None,
 ) -> Callable[[MakeView], MakeView]:
     """Return a decorator that adds a kind of view under a name.
 
     The function is given a resized image (h, w, 3), ``numbers`` random numbers from [0, 1), the
     side of the view, which is ``share`` of the usual one, and a ``Views``, which says whether flips
     and other colours are natural for the images; it returns a view (side, side, 3), in bytes.
+    ``on_device`` makes the same views of a batch on a GPU; without it they are made on the CPU.
     """
     if not 0 < share <= 1:
         raise UserError(f"view kind {name!r}: share {share} must be above 0 and at most 1")
@@ -69,7 +80,7 @@ def view_kind(
                 f"view kind {name!r} is defined twice, in {'.'.join(_origin(known.make))} and "
                 f"{'.'.join(_origin(make))}; choose another name"
             )
-        _KINDS[name] = ViewKind(name, make, numbers, share)
+        _KINDS[name] = ViewKind(name, make, numbers, share, on_device)
         return make
 
     return add
@@ -92,21 +103,43 @@ JITTER: Strengths = (0.3, 0.3, 0.3, 0.3)  # released code for DomainNet
 GREY = 0.1  # probability of a view without colour, released code for DomainNet
 
 
-@view_kind("plain", numbers=lambda views: 3 if views.augment == "plain" else 9)
+def _weak_on_device(frames: device.Frames, draw: np.ndarray, side: int, views: Views) -> Tensor:
+    return device.crops(frames, draw[:, :3], side, flips=views.flips)
+
+
+def _plain_on_device(frames: device.Frames, draw: np.ndarray, side: int, views: Views) -> Tensor:
+    images = _weak_on_device(frames, draw, side, views)
+    if views.augment == "plain":
+        return images
+    return device.greyed(device.jitter(images, draw[:, 3:8], JITTER), draw[:, 8] < GREY)
+
+
+@view_kind(
+    "plain",
+    numbers=lambda views: 3 if views.augment == "plain" else 9,
+    on_device=_plain_on_device,
+)
 def plain(image: np.ndarray, draw: Sequence[float], side: int, views: Views) -> np.ndarray:
     """Return a random crop, randomly flipped and, on DomainNet, recoloured."""
-    crop = weak(image, draw, side, views)
-    return crop if views.augment == "plain" else recolour(crop, draw[3:])
+    if views.augment == "plain":
+        return weak(image, draw, side, views)
+    crop = random_crop(image, draw, side)
+    return recolour(crop[:, ::-1] if draw[2] < 0.5 and views.flips else crop, draw[3:])
 
 
-@view_kind("weak", numbers=3)
+@view_kind("weak", numbers=3, on_device=_weak_on_device)
 def weak(image: np.ndarray, draw: Sequence[float], side: int, views: Views) -> np.ndarray:
     """Return a random crop, randomly flipped."""
+    crop = random_crop(image, draw, side)
+    return mirrored(crop) if draw[2] < 0.5 and views.flips else crop
+
+
+def random_crop(image: np.ndarray, draw: Sequence[float], side: int) -> np.ndarray:
+    """Return a random crop, without a copy."""
     height, width = image.shape[:2]
     top = int(draw[0] * (height - side + 1))
     left = int(draw[1] * (width - side + 1))
-    crop = image[top : top + side, left : left + side]
-    return mirrored(crop) if draw[2] < 0.5 and views.flips else crop
+    return image[top : top + side, left : left + side]
 
 
 def recolour(image: np.ndarray, draw: Sequence[float]) -> np.ndarray:
@@ -126,6 +159,15 @@ def mirrored(image: np.ndarray) -> np.ndarray:
 # --- resized crops
 
 
+def resized(image: np.ndarray, side: int) -> np.ndarray:
+    """Resize to a square, bilinear and antialiased: across, then down.
+
+    In one call the order would be Pillow's choice, which is that of its version.
+    """
+    across = Image.fromarray(image).resize((side, len(image)), Image.Resampling.BILINEAR)
+    return np.asarray(across.resize((side, side), Image.Resampling.BILINEAR))
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Strengths of a resized, recoloured and blurred crop."""
@@ -141,8 +183,7 @@ class Recipe:
     def make(self, image: np.ndarray, draw: Sequence[float], side: int, views: Views) -> np.ndarray:
         """Return a view from 14 numbers."""
         top, left, height, width = self.box(draw[:4], image.shape[0], image.shape[1])
-        cut = Image.fromarray(image[top : top + height, left : left + width])
-        view = np.asarray(cut.resize((side, side), Image.Resampling.BILINEAR))
+        view = resized(image[top : top + height, left : left + width], side)
         if draw[4] < 0.5 and views.flips:
             view = mirrored(view)
         if draw[5] < self.jittered and views.recolours:
@@ -150,6 +191,23 @@ class Recipe:
         if draw[11] < self.grey and views.recolours:
             view = without_colour(view)
         return blurred(view, self.sigma_of(draw[13], side)) if draw[12] < self.blurred else view
+
+    def make_on_device(
+        self, frames: device.Frames, draw: np.ndarray, side: int, views: Views
+    ) -> Tensor:
+        """Return the same views of a batch, within one grey level."""
+        shapes = zip(draw, frames.heights.tolist(), frames.widths.tolist(), strict=True)
+        boxes = np.array([self.box(numbers, height, width) for numbers, height, width in shapes])
+        images = device.resized_crops(frames, boxes, (draw[:, 4] < 0.5) & views.flips, side)
+        if views.recolours:
+            rows = np.flatnonzero(draw[:, 5] < self.jittered)
+            images = device.changed(
+                images, rows, lambda some: device.jitter(some, draw[rows, 6:11], self.jitter)
+            )
+            images = device.greyed(images, draw[:, 11] < self.grey)
+        soft = np.flatnonzero(draw[:, 12] < self.blurred)
+        widths = [self.sigma_of(number, side) for number in draw[soft, 13]]
+        return device.changed(images, soft, lambda some: blur(some, widths))
 
     def box(self, draw: Sequence[float], height: int, width: int) -> tuple[int, int, int, int]:
         """Return top, left, height and width of a crop; one that does not fit is shortened."""
@@ -170,5 +228,5 @@ class Recipe:
 
 STRONG = Recipe(scale=(0.5, 1.0))  # UNO, as released
 SMALL = Recipe(scale=(0.08, 0.5))  # small crops as in SwAV and DINO; colours as the large ones
-view_kind("strong", numbers=14)(STRONG.make)
-view_kind("small", numbers=14, share=3 / 7)(SMALL.make)
+view_kind("strong", numbers=14, on_device=STRONG.make_on_device)(STRONG.make)
+view_kind("small", numbers=14, share=3 / 7, on_device=SMALL.make_on_device)(SMALL.make)

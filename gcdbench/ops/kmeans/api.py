@@ -8,6 +8,7 @@ step. Without labelled rows it is plain k-means.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
@@ -17,10 +18,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from gcdbench.ops.kmeans.assign import Nearest, blocks, squared_gaps
+from gcdbench.ops.kmeans.rows import Rows, as_rows, parts
 from gcdbench.ops.kmeans.seeding import Init, Start, starts
+from gcdbench.ops.kmeans.together import fits, lloyd_together
 
 Table = Tensor | np.ndarray
 MEMORY = 256 * 2**20  # bytes kept between steps: scores of centres that did not move
+SEEDING_ROWS = 2**16  # of rows that are read in parts, so many are drawn to choose centres from
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,9 @@ def semi_supervised_kmeans(
 ) -> KMeansResult:
     """Cluster the unlabelled rows into ``k`` clusters, one of them around each labelled class.
 
+    Rows in half precision that would take more than a gigabyte as float32 are read in parts, from
+    a memory-mapped file for example. Their new centres are chosen from a sample.
+
     Args:
         unlabelled: rows to cluster, ``(n, d)``.
         labelled: rows whose class is known, ``(m, d)``; None or empty for plain k-means.
@@ -76,14 +83,32 @@ def semi_supervised_kmeans(
     x = _rows(unlabelled, "unlabelled", device=device, normalise=normalise)
     anchors = _anchors(labelled, targets, like=x, normalise=normalise)
     _check(anchors, k=k, n_init=n_init, max_iter=max_iter, init=init)
+    if isinstance(x, Tensor) and fits(x, n_init) and not spherical:
+        begins = starts(x, anchors.means, k, init=init, n_init=n_init, seed=seed, keep=False)
+        centers = torch.stack([start.centers for start in begins])
+        return _best(_runs_together(x, anchors, centers, max_iter=max_iter, tol=tol))
     kept = min(len(x), memory // (4 * k))
     nearest = Nearest(x, kept=kept)
+    keep = kept == len(x) and isinstance(x, Tensor)
+    choice = _sample(x, seed)
     runs = (
         _lloyd(nearest, anchors, start, max_iter=max_iter, tol=tol, spherical=spherical)
         for start in starts(
-            x, anchors.means, k, init=init, n_init=n_init, seed=seed, keep=kept == len(x)
+            choice, anchors.means, k, init=init, n_init=n_init, seed=seed, keep=keep
         )
     )
+    return _best(runs)
+
+
+def _sample(x: Tensor | Rows, seed: int) -> Tensor:
+    """Return the rows that new centres are chosen from."""
+    if isinstance(x, Tensor):
+        return x
+    drawn = np.random.RandomState(seed).permutation(len(x))[:SEEDING_ROWS]
+    return x[torch.from_numpy(np.sort(drawn))]
+
+
+def _best(runs: Iterator[KMeansResult]) -> KMeansResult:
     best = next(runs)
     for run in runs:
         # Restarts often find the same optimum with permuted ids; rounding must not decide.
@@ -92,9 +117,25 @@ def semi_supervised_kmeans(
     return best
 
 
+def _runs_together(
+    x: Tensor, anchors: _Anchors, centers: Tensor, *, max_iter: int, tol: float
+) -> Iterator[KMeansResult]:
+    """Yield the restarts of a small problem, computed in one loop."""
+    sums = torch.zeros_like(centers[0], dtype=torch.float64)
+    sizes = torch.zeros(len(sums), dtype=torch.long, device=x.device)
+    sums[: len(anchors)], sizes[: len(anchors)] = anchors.sums, anchors.sizes
+    found = lloyd_together(x, sums, sizes, centers, max_iter=max_iter, tol=tol)
+    gaps = anchors.rows[:] - found.centers[:, anchors.labels]
+    inertia = found.inertia + gaps.double().square().sum((1, 2))
+    steps = zip(inertia.tolist(), found.n_iter.tolist(), strict=True)
+    for restart, (cost, n_iter) in enumerate(steps):
+        labels, places = found.labels[restart], found.centers[restart]
+        yield KMeansResult(labels, anchors.labels, places, cost, n_iter)
+
+
 def assign(x: Table, centers: Table, *, normalise: bool = False) -> Tensor:
     """Return the index of the nearest centre of each row; the lowest index in case of a tie."""
-    places = _rows(centers, "centers", device=None, normalise=False)
+    places = _rows(centers, "centers", device=None, normalise=False)[:]
     rows = _rows(x, "x", device=places.device, normalise=normalise)
     if rows.shape[1] != places.shape[1]:
         raise ValueError(f"x has {rows.shape[1]} features but the centers have {places.shape[1]}")
@@ -105,7 +146,7 @@ def assign(x: Table, centers: Table, *, normalise: bool = False) -> Tensor:
 class _Anchors:
     """The labelled rows with their class ids, sums and sizes, which never change."""
 
-    rows: Tensor
+    rows: Tensor | Rows
     labels: Tensor
     sums: Tensor  # (classes, d), float64
     sizes: Tensor  # (classes,)
@@ -119,9 +160,9 @@ class _Anchors:
 
 
 def _anchors(
-    labelled: Table | None, targets: Table | None, *, like: Tensor, normalise: bool
+    labelled: Table | None, targets: Table | None, *, like: Tensor | Rows, normalise: bool
 ) -> _Anchors:
-    rows = like[:0]
+    rows: Tensor | Rows = like[:0]
     if labelled is not None and len(labelled):
         rows = _rows(labelled, "labelled", device=like.device, normalise=normalise)
     if rows.shape[1] != like.shape[1]:
@@ -130,7 +171,7 @@ def _anchors(
     if ids.shape != rows.shape[:1]:
         raise ValueError(f"{len(rows)} labelled rows do not go with targets {tuple(ids.shape)}")
     classes, labels = ids.unique(return_inverse=True)
-    sums = rows.new_zeros(len(classes), rows.shape[1], dtype=torch.float64)
+    sums = torch.zeros(len(classes), rows.shape[1], dtype=torch.float64, device=ids.device)
     sizes = sums.new_zeros(len(classes), dtype=torch.long)
     _carry(sums, sizes, rows, torch.full_like(labels, -1), labels)
     return _Anchors(rows, labels, sums, sizes)
@@ -169,7 +210,7 @@ def _lloyd(
     return KMeansResult(labels, anchors.labels, centers, inertia, step)
 
 
-def _carry(sums: Tensor, sizes: Tensor, x: Tensor, before: Tensor, after: Tensor) -> None:
+def _carry(sums: Tensor, sizes: Tensor, x: Tensor | Rows, before: Tensor, after: Tensor) -> None:
     """Update the sums for rows that changed cluster (-1: none so far), in double precision."""
     changed = (before != after).nonzero().squeeze(1)
     for block in blocks(len(changed), x.shape[1]):
@@ -181,17 +222,26 @@ def _carry(sums: Tensor, sizes: Tensor, x: Tensor, before: Tensor, after: Tensor
                 sizes.add_(torch.bincount(labels, minlength=len(sizes)), alpha=sign)
 
 
-def _inertia(x: Tensor, centers: Tensor, labels: Tensor) -> float:
+def _inertia(x: Tensor | Rows, centers: Tensor, labels: Tensor) -> float:
     return float(squared_gaps(x, centers, labels).sum(dtype=torch.float64))
 
 
-def _rows(x: Table, name: str, *, device: torch.device | str | None, normalise: bool) -> Tensor:
+def _rows(
+    x: Table, name: str, *, device: torch.device | str | None, normalise: bool
+) -> Tensor | Rows:
     """Return the rows as float32 on the device; raise a ValueError if they are not finite."""
-    rows = torch.as_tensor(x, device=device).detach().float()
-    if rows.ndim != 2 or not rows.numel():
-        raise ValueError(f"{name} needs rows of features, but its shape is {tuple(rows.shape)}")
-    if not bool(torch.isfinite(rows.sum())) and not bool(torch.isfinite(rows).all()):
-        raise ValueError(f"{name} has NaN or infinite features; look for the row that made them")
+    stored = torch.as_tensor(x).detach()
+    if stored.ndim != 2 or not stored.numel():
+        raise ValueError(f"{name} needs rows of features, but its shape is {tuple(stored.shape)}")
+    rows = as_rows(stored, device=device, normalise=False)
+    for part in parts(rows):
+        if not bool(torch.isfinite(part.sum())) and not bool(torch.isfinite(part).all()):
+            raise ValueError(
+                f"{name} has NaN or infinite features; look for the row that made them"
+            )
+    if isinstance(rows, Rows):
+        rows.normalise = normalise
+        return rows
     return normalize(rows, dim=1) if normalise else rows
 
 

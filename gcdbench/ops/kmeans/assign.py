@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gcdbench.ops.kmeans.rows import Rows, parts
+
 BLOCK = 2 * 2**20  # bytes worked on at a time: about what a core's cache holds
 
 
@@ -33,7 +35,7 @@ class Nearest:
     are multiplied again, and only rows that these can change are assigned again.
     """
 
-    def __init__(self, x: Tensor, kept: int = 0) -> None:
+    def __init__(self, x: Tensor | Rows, kept: int = 0) -> None:
         self.x = x
         self.kept = kept
         self.longest = math.sqrt(float(squared_lengths(x).max()))
@@ -112,12 +114,12 @@ def _exactly(x: Tensor, centers: Tensor) -> Tensor:
     return torch.cdist(x.double(), centers.double(), compute_mode=mode).argmin(1)
 
 
-def squared_lengths(x: Tensor) -> Tensor:
+def squared_lengths(x: Tensor | Rows) -> Tensor:
     """Return the squared length of each row."""
-    return torch.linalg.vector_norm(x, dim=1).square_()
+    return torch.cat([torch.linalg.vector_norm(part, dim=1).square_() for part in parts(x)])
 
 
-def squared_gaps(x: Tensor, centers: Tensor, labels: Tensor) -> Tensor:
+def squared_gaps(x: Tensor | Rows, centers: Tensor, labels: Tensor) -> Tensor:
     """Return the squared distance of each row from the centre it is assigned to."""
     gaps = x.new_empty(len(x))
     for block in blocks(len(x), x.shape[1]):

@@ -87,7 +87,7 @@ def _run(
     tol: float,
 ) -> KMeansResult:
     """Return the assignment of lowest inertia of both phases."""
-    x, best = nearest.x, None
+    x, best = nearest.x[:], None
     centers = first_centers(x, known.means, k, random)
     for phase in (1, 2):
         for step in range(max_iter):

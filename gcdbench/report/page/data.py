@@ -22,15 +22,17 @@ from gcdbench.report.titles import dataset_title, method_title, set_title
 
 LOG_LINES = 6
 CURVE_POINTS = 100
+CELLS = 600  # that are shown in detail; of more, the first seeds of each method and dataset
 IMAGES = 12_000  # per evaluation set; of a larger one every second, third, ... image is shown
 
 
 def page_data(board: Leaderboard) -> dict[str, Any]:
     """Return what the page shows on request, as JSON values."""
-    images, problems = _images(board)
+    shown, left = _in_detail(board.collection.records)
+    images, problems = _images(board, shown)
     settings, provenance = _Kept(), _Kept()
     cells: dict[str, list[dict[str, Any]]] = {}
-    for record in board.collection.records:
+    for record in shown:
         place = f"{record.method}|{record.dataset}"
         cells.setdefault(place, []).append(_cell(record, board, settings, provenance))
     return {
@@ -44,8 +46,23 @@ def page_data(board: Leaderboard) -> dict[str, Any]:
         "settings": settings.values,
         "provenance": provenance.values,
         "images": images,
-        "problems": problems,
+        "problems": left + problems,
     }
+
+
+def _in_detail(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """Return the cells that are shown in detail, and a sentence about the others, if any."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.dataset, record.method), []).append(record)
+    if len(records) <= CELLS:
+        return list(records), []
+    most = max(1, CELLS // len(groups))
+    shown = [one for group in groups.values() for one in group[:most]]
+    return shown, [
+        f"Only {len(shown)} of {len(records)} cells are shown one by one, at most {most} seeds of "
+        "each method on a dataset; all of them are in the tables and plots."
+    ]
 
 
 def as_script(data: Mapping[str, Any]) -> str:
@@ -137,12 +154,12 @@ def _tail(path: Path) -> list[str]:
     return text.splitlines()[-LOG_LINES:]
 
 
-def _images(board: Leaderboard) -> tuple[dict[str, Any], list[str]]:
+def _images(board: Leaderboard, shown: Sequence[Record]) -> tuple[dict[str, Any], list[str]]:
     """Return the images of each set by class, with a bit per cell and image: right or wrong."""
     found: dict[str, Any] = {}
     problems = []
     for dataset, truth in board.collection.truths.items():
-        records = [r for r in board.collection.records if r.dataset == dataset]
+        records = [r for r in shown if r.dataset == dataset]
         names = [n for n, role in board.sets_of(dataset) if n in truth.labels and role != "unseen"]
         order = {name: _order(truth.labels[name]) for name in names}
         right: dict[str, dict[str, str]] = {name: {} for name in names}

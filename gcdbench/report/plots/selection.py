@@ -20,7 +20,7 @@ def selection(found: Sequence[Line]) -> Figure:
     look = looks(dict.fromkeys(line.trial.method for line in found))
     total = {one.criterion: one for one in summaries(found)}
     with drawing():
-        figure = sheet(7.2, 3.4)
+        figure = sheet(8.2, 3.6)
         left, right = figure.subplots(1, 2)
         for axis, what in ((left, "correlation"), (right, "regret")):
             names = [n for n in total if not (what == "correlation" and n == DEFAULT)]
@@ -37,7 +37,9 @@ def selection(found: Sequence[Line]) -> Figure:
                 if not math.isnan(mean.low):
                     axis.plot([place] * 2, [mean.low, mean.high], color=INK, lw=1.2, zorder=4)
                 axis.plot(place, mean.value, "_", color=INK, ms=14, mew=1.8, zorder=5)
-            axis.set_xticks(range(len(names)), [_label(name) for name in names])
+            labels = [_label(name) for name in names]
+            axis.set_xticks(range(len(names)), labels, rotation=35, ha="right")
+            axis.set_xlim(-0.5, len(names) - 0.5)
         left.axhline(0, color=MUTED, lw=0.7)
         left.set(ylabel="rank correlation with the target", ylim=(-1.05, 1.05))
         right.set(ylabel="regret: points below the best draw")
@@ -54,4 +56,4 @@ def selection(found: Sequence[Line]) -> Figure:
 
 
 def _label(name: str) -> str:
-    return "oracle\n(hidden labels)" if name == "oracle" else name.replace("+", "+\n")
+    return "oracle (hidden labels)" if name == "oracle" else name

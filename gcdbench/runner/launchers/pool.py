@@ -31,7 +31,8 @@ from gcdbench.experiment.plan import Cell
 from gcdbench.runner.cell import RunContext
 from gcdbench.runner.devices import choose_device
 from gcdbench.runner.launchers import child
-from gcdbench.runner.launchers.local import WAIT_SECONDS, SequentialRunner, log_result, no_folder
+from gcdbench.runner.launchers.grid import Grid
+from gcdbench.runner.launchers.local import WAIT_SECONDS, SequentialRunner, no_folder
 from gcdbench.runner.options import (
     RunOptions,
     WorkerSlot,
@@ -39,7 +40,7 @@ from gcdbench.runner.options import (
     threads_of_children,
     worker_slots,
 )
-from gcdbench.runner.stop import Interrupted, Stop
+from gcdbench.runner.stop import INTERRUPTED, Interrupted, Stop
 from gcdbench.runner.watchdog import overdue_in
 
 OUTPUT = "output.log"  # output of a process while it ran the cell
@@ -78,11 +79,11 @@ class Pool:
 
     def run(self, cells: Sequence[Cell]) -> Outcome:
         """Run all cells; after a stop, raise Interrupted when all processes have saved theirs."""
-        self.outcome, self.total = Outcome(), len(cells)
+        self.grid = Grid(len(cells))
         self.waiting: list[tuple[float, Cell]] = [(0.0, cell) for cell in self._unrecorded(cells)]
         self.workers: list[Worker] = []
         try:
-            with self.stop:
+            with self.stop, self.grid:
                 while self.waiting or self._busy():
                     self._assign()
                     self._collect()
@@ -91,13 +92,13 @@ class Pool:
                         self._stop_workers()
         finally:
             self._shut_down()
-        return self.outcome
+        return self.grid.outcome
 
     def _unrecorded(self, cells: Sequence[Cell]) -> Iterator[Cell]:
         """Yield the cells that have no record."""
         for cell in cells:
             if records.is_done(self.options.results, cell, since=self.options.since):
-                self.outcome.skipped.append(cell)
+                self.grid.add(cell, Attempt("skipped"))
             else:
                 yield cell
 
@@ -148,7 +149,7 @@ class Pool:
             if result.kind == "busy":
                 self.waiting.append((time.monotonic() + WAIT_SECONDS, cell))
             else:
-                log_result(self.outcome, cell, result, self.total)
+                self.grid.add(cell, result)
 
     def _reap(self, worker: Worker, cell: Cell) -> Attempt | None:
         """Record the failure of a dead process's cell, unless the process was asked to stop."""
@@ -243,6 +244,8 @@ def _serve(parent: int, connection: Connection, slot: WorkerSlot, options: RunOp
         with contextlib.suppress(EOFError, Interrupted, BrokenPipeError):
             while (message := connection.recv()) is not None:
                 connection.send(attempt_with_output(runner, options.results, *message))
+    if stop.asked:  # all is saved; leaving torch in order takes its time, which nobody waits for
+        os._exit(INTERRUPTED)
 
 
 def attempt_with_output(

@@ -19,11 +19,18 @@ from gcdbench.experiment import heartbeat, records
 from gcdbench.experiment.key import score_version
 from gcdbench.experiment.plan import build_problem
 from gcdbench.experiment.record import SPLITS, Record, SetScores, part
+from gcdbench.experiment.verdict import CLOSE, Verdict, contradiction
 from gcdbench.training.scoring.scores import score_predictions
+
+SHOWN = 3  # scores that are named if they are wrong
 
 
 class Impossible(Exception):
     """A record that cannot be scored again; the message says why."""
+
+
+class NoLabels(Impossible):
+    """The images and labels that a record was scored with are not here."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +65,14 @@ def rescore(results: Path, *, root: Path | None = None, write: bool = True) -> I
             yield Rescored(path, "impossible", reason=str(error))
 
 
-def scored_again(record: Record, folder: Path, root: Path | None = None) -> Record:
+def scored_again(
+    record: Record, folder: Path, root: Path | None = None, problem: Problem | None = None
+) -> Record:
     """Return a record with the scores that its stored predictions have now."""
-    source, config = record.source
-    try:
-        problem = build_problem(source, config, record.dataset, record.limit, root)
-    except UserError as error:
-        raise Impossible(str(error)) from error
+    if problem is None:
+        problem = _problem(record, root)
     if problem.fingerprint != record.fingerprints.get("problem"):
-        raise Impossible(f"the images or labels of {record.dataset} are not those of the record")
+        raise NoLabels(f"the images or labels of {record.dataset} are not those of the record")
     found = records.read_predictions(folder, record)
     if isinstance(found, str):
         raise Impossible(found)
@@ -80,6 +86,68 @@ def scored_again(record: Record, folder: Path, root: Path | None = None) -> Reco
         sets={name: part(SetScores, one) for name, one in scores.sets.items()},
         summary={name: part(SetScores, one) for name, one in scores.summary.items()},
     )
+
+
+def _problem(record: Record, root: Path | None) -> Problem:
+    try:
+        source, config = record.source
+        return build_problem(source, config, record.dataset, record.limit, root)
+    except UserError as error:
+        raise NoLabels(str(error)) from error
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # settings by hand
+        text = f"{type(error).__name__}: {error}"
+        raise NoLabels(f"its settings name no dataset ({text})") from error
+
+
+def judge(
+    path: Path, record: Record, root: Path | None = None, problem: Problem | None = None
+) -> Verdict:
+    """Compute a record's scores again, and say whether they are those that it claims.
+
+    Without the labels it was scored with, only what the record says of itself is compared.
+    """
+    if reason := records.invalid(path, record):
+        return Verdict("wrong", reason)
+    try:
+        new = scored_again(record, path.parent, root, problem)
+    except NoLabels as error:
+        found = records.read_predictions(path.parent, record)
+        wrong = found if isinstance(found, str) else contradiction(record, found)
+        return Verdict("wrong", wrong) if wrong else Verdict("consistent", str(error))
+    except Impossible as error:
+        return Verdict("wrong", str(error))
+    except (ArithmeticError, AssertionError, LookupError, ValueError) as error:
+        text = f"{type(error).__name__}: {error}"
+        return Verdict("wrong", f"has predictions that cannot be scored ({text})")
+    same_code = record.scores == new.scores
+    wrong = ", ".join(_beyond_rounding(record, new, every=same_code)[:SHOWN])
+    if wrong:
+        return Verdict("wrong", f"has scores that its predictions do not give ({wrong})")
+    return Verdict("recomputed")
+
+
+def _beyond_rounding(old: Record, new: Record, *, every: bool) -> list[str]:
+    """Name the claimed scores that others are computed for; of other code, the accuracies only."""
+    found = []
+    for claimed, given in ((old.sets, new.sets), (old.summary, new.summary)):
+        if every and claimed.keys() != given.keys():
+            found.append("other sets")
+        for name in claimed.keys() & given.keys():
+            one, other = claimed[name], given[name]
+            rates = (*SPLITS, *(one.rates if every else ()))
+            pairs = [(rate, one.rate(rate), other.rate(rate)) for rate in rates]
+            if one.role != other.role:
+                found.append(f"{name} is {one.role!r} instead of {other.role!r}")
+            pairs += [("n", one.n, other.n), ("n_old", one.n_old, other.n_old)]
+            found += [f"{name} {r} {was} instead of {now}" for r, was, now in pairs
+                      if not _is_close(was, now)]  # fmt: skip
+    return sorted(found)
+
+
+def _is_close(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= CLOSE
 
 
 def differences(old: Record, new: Record) -> list[str]:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import faiss
 import torch
 import torch.cuda.amp.common
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ import torch.utils._pytree as pytree
 import torch.utils.data._utils.pin_memory
 from torch import Tensor
 
+from device.pretend.counts import current
 from device.pretend.rules import DeviceError
 from device.pretend.tensor import CUDA, DeviceMode, DeviceTensor, Machine
 
@@ -36,16 +38,17 @@ def _once_initialised(value: Any) -> Any:
 
 
 class _Event:
-    """An event of which all happen at once."""
+    """An event; copies to the CPU that began before it have arrived when it is waited for."""
 
     def __init__(self, **_: Any) -> None:
-        pass
+        self.copies: list[tuple[Tensor, Tensor]] = []
 
     def record(self, *_: Any) -> None:
-        pass
+        self.copies, Machine.under_way = Machine.under_way, []
 
     def synchronize(self) -> None:
-        pass
+        current().sync("wait for an event")
+        Machine.arrive(self.copies)
 
     def elapsed_time(self, other: _Event) -> float:
         return 0.0
@@ -97,6 +100,7 @@ def _functions() -> list[tuple[Any, str, Any]]:
         (torch, "tensor", _tensor(torch.tensor)),
         (torch, "as_tensor", _as_tensor(torch.as_tensor)),
         (F, "scaled_dot_product_attention", _attention),
+        (faiss, "get_num_gpus", lambda: 0),  # it reads tensors by their address: there is none
         (torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
         (pinning, "pin_memory", lambda data, device=None: pytree.tree_map(_pinned, data)),
     ]

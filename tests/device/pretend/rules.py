@@ -164,10 +164,12 @@ def count(name: str, args: Any) -> None:
         counts.sync("mask as an index")
 
 
-def count_copy(source: str, target: str, number: int, *, non_blocking: bool) -> None:
-    """Count a copy from or to the device; one to the CPU is always waited for."""
+def count_copy(
+    source: str, target: str, number: int, *, non_blocking: bool, pinned: bool = False
+) -> None:
+    """Count a copy from or to the device; one to the CPU is waited for unless it is pinned."""
     counts, direction = current(), f"{source} to {target}"
     counts.launches += 1
     counts.copied[direction] += number
-    if target == "cpu" or not non_blocking:
+    if (target == "cpu" and not pinned) or not non_blocking:
         counts.sync(f"copy {direction}")
