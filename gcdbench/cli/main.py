@@ -24,6 +24,7 @@ from gcdbench import __version__
 from gcdbench.cli import (
     completion,
     data,
+    doctor,
     paper,
     plot,
     plugins,
@@ -49,7 +50,6 @@ verbs:
 {verbs}
 
 examples:
-  gcdbench list methods                              list all methods
   gcdbench run --suite drawshift --quick             a tiny version for a look
   gcdbench run --suite drawshift --methods hilo gcd  train, score and rank
   gcdbench report --suite drawshift                  a web page from the records
@@ -66,6 +66,8 @@ EXAMPLES = {
   gcdbench tune --suite drawshift --methods simgcd --show              what is recorded""",
     "plan": """
   gcdbench plan --suite drawshift --seeds 0 1 2              what is done, what the rest costs""",
+    "doctor": """
+  gcdbench doctor --suite ssb-c --data-root /data            before the first run of a suite""",
     "status": """
   gcdbench status --suite drawshift --watch                  until all cells are done""",
     "leaderboard": """
@@ -208,6 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     data.add_parser(verbs)
 
     for name, add, function in (
+        ("doctor", doctor.add_doctor, doctor.doctor),
         ("site", site.add_site, site.site),
         ("results", results.add_results, results.results),
         ("list", plugins.add_list, plugins.list_),

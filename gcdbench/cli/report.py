@@ -9,6 +9,7 @@ import argparse
 import gc
 import logging
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,13 +23,16 @@ if TYPE_CHECKING:
     from gcdbench.experiment.plan import Cell, Request
     from gcdbench.report.leaderboard import Leaderboard
 
-FORMATS = ("md", "csv", "latex", "json")
+FORMATS = ("text", "md", "csv", "latex", "json")
+WIDTH = 120  # columns of what is not printed to a terminal
+NARROWEST = 60
 log = logging.getLogger("gcdbench")
 
 
 def add_leaderboard(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``leaderboard``."""
-    parser.add_argument("--format", choices=FORMATS, default="md", help="printed to stdout")
+    help_ = "printed to stdout (default: text, as wide as the terminal)"
+    parser.add_argument("--format", choices=FORMATS, default="text", help=help_)
     add_out(parser)
 
 
@@ -60,7 +64,10 @@ def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
     from gcdbench.report.formats import FORMATS, write_all
 
     leaderboard = load_leaderboard(arguments, request)
-    sys.stdout.write(FORMATS[arguments.format](leaderboard))
+    if arguments.format == "text":
+        _print(leaderboard)
+    else:
+        sys.stdout.write(FORMATS[arguments.format](leaderboard))
     try:
         with writing(arguments):
             paths = write_all(leaderboard, folder(arguments))
@@ -71,6 +78,14 @@ def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
         return 0
     log.info("written: %s", ", ".join(map(str, paths)))
     return 0
+
+
+def _print(leaderboard: Leaderboard) -> None:
+    """Print a leaderboard that is as wide as the terminal, or as COLUMNS says."""
+    from gcdbench.report.formats.terminal import as_terminal
+
+    width = shutil.get_terminal_size(fallback=(WIDTH, 24)).columns
+    sys.stdout.write(as_terminal(leaderboard, max(width, NARROWEST)))
 
 
 @contextmanager
@@ -112,11 +127,10 @@ def publish(
 ) -> None:
     """Write leaderboard, page and bars after a run, and print the leaderboard."""
     from gcdbench.report.formats import write_all
-    from gcdbench.report.formats.markdown import as_markdown
     from gcdbench.report.plots.canvas import write
 
     leaderboard = load_leaderboard(arguments, request, cells)
-    sys.stdout.write(as_markdown(leaderboard))
+    _print(leaderboard)
     target = folder(arguments)
     with writing(arguments):
         paths = [*write_all(leaderboard, target), _write_page(leaderboard, arguments, request)]
@@ -148,7 +162,7 @@ def load_leaderboard(
         log.warning("left out: %s%s: %s", paths[0], more, reason)
     if not collection.records:
         raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
-    return make_leaderboard(collection, suite_name(request))
+    return make_leaderboard(collection, suite_name(request), smoke=request.quick)
 
 
 def _any_code(arguments: argparse.Namespace) -> bool:

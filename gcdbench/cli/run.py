@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from gcdbench.experiment.plan import Cell, Request, make_cells
 from gcdbench.runner.launchers import choose_launcher, get_launcher, launcher_names
 from gcdbench.runner.options import RunOptions, plugin_files
 
+PATIENCE = 1.0  # seconds without a word
 log = logging.getLogger("gcdbench")
 
 
@@ -67,8 +69,11 @@ def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Outcome:
     """
     records.check_writable(arguments.results)
     check_backbones(cells)
-    for cell in cells:
-        _ = cell.key  # needs the data and the weights
+    with _said_after(PATIENCE, f"{_described(cells)}: looking for data and weights ..."):
+        for cell in cells:
+            _ = cell.key  # needs the data and the weights
+    if is_main():
+        log.info("%s; records go to %s", _described(cells), arguments.results)
     options = make_options(arguments, cells)
     if is_main():
         fetch_weights(
@@ -88,6 +93,28 @@ def execute(arguments: argparse.Namespace, cells: list[Cell]) -> Outcome:
     if outcome.failed:
         log.error("%d of %d cells failed", len(outcome.failed), len(cells))
     return outcome
+
+
+@contextlib.contextmanager
+def _said_after(seconds: float, text: str) -> Iterator[None]:
+    """Log a text if what is done in the context takes longer."""
+    timer = threading.Timer(seconds, log.info, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _described(cells: Sequence[Cell]) -> str:
+    """Return what will be run, in one line that is printed before torch is imported."""
+    methods = list(dict.fromkeys(cell.spec.text for cell in cells))
+    datasets, seeds = {cell.dataset for cell in cells}, {cell.seed for cell in cells}
+    named = ", ".join(methods[:4]) + (f" and {len(methods) - 4} more" if methods[4:] else "")
+    counts = f"{len(datasets)} dataset{'s' * (len(datasets) > 1)}"
+    counts += f", {len(seeds)} seed{'s' * (len(seeds) > 1)}"
+    return f"{len(cells)} cell{'s' * (len(cells) > 1)}: {named} on {counts}"
 
 
 def without_weights(cells: Sequence[Cell], results: Path) -> list[Cell]:

@@ -29,7 +29,7 @@ def add_site(parser: argparse.ArgumentParser) -> None:
 
 
 def site(arguments: argparse.Namespace) -> int:
-    """Write a static site of all suites and methods that have records, and print its path."""
+    """Write a static site of all suites and methods that have records."""
     from gcdbench.core.files import write_atomically
     from gcdbench.report.page.site import site_files
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from timm.models.vision_transformer import VisionTransformer
 from gcdbench.core.backbone_sizes import BackboneSize
 from gcdbench.core.settings import BACKBONES, BackboneConfig
 from gcdbench.errors import UserError
+from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.load import build_timm_vit
 
 SECONDS = 10.0  # that the hub may take to answer
@@ -47,6 +49,13 @@ def timm_size(name: str) -> BackboneSize:
     )
 
 
+def untrained_backbone(config: BackboneConfig) -> Backbone:
+    """Return a backbone with random weights, to measure its speed."""
+    vit = build_timm_vit(config.name, pretrained=False).eval()
+    half, side = (0.5,) * 3, vit.patch_embed.img_size[-1]
+    return Backbone(vit, mean=half, std=half, image_size=side, train_blocks=config.train_blocks)
+
+
 @dataclass(frozen=True)
 class Weights:
     """Where the weights of a backbone come from."""
@@ -77,28 +86,35 @@ def find_weights(config: BackboneConfig) -> Weights:
     return Weights(given.hf_hub_id, False)
 
 
-def fetch_weights(config: BackboneConfig) -> None:
-    """Download a backbone's weights unless they are here; raise a UserError if they cannot be had.
+def unreachable(found: Weights) -> Exception | None:
+    """Return why the hub cannot be asked for weights, or None if it answers.
 
-    The hub is asked once, briefly: its client would retry for most of a minute.
+    It is asked once, briefly: its client would retry for most of a minute.
     """
+    try:
+        address = huggingface_hub.hf_hub_url(found.place, FILES[0])
+        huggingface_hub.get_hf_file_metadata(address, timeout=SECONDS)
+    except huggingface_hub.errors.EntryNotFoundError:
+        return None  # the model has a file of another name
+    except Exception as error:  # the hub client's errors have no common base class
+        return error
+    return None
+
+
+def fetch_weights(config: BackboneConfig) -> None:
+    """Download a backbone's weights unless they are here; raise a UserError if that fails."""
     found = find_weights(config)
     if found.there:
         return
     if config.weights is not None:
         raise UserError(f"backbone.weights: no file {config.weights}")
     if "://" in found.place:
-        return  # an ordinary address, which is not tried five times
-    try:
-        address = huggingface_hub.hf_hub_url(found.place, FILES[0])
-        huggingface_hub.get_hf_file_metadata(address, timeout=SECONDS)
-    except huggingface_hub.errors.EntryNotFoundError:
-        pass  # the hub answers; the model has another file
-    except Exception as error:  # the hub client's errors have no common base class
+        return  # an ordinary address, which timm tries once
+    if (error := unreachable(found)) is not None:
         raise UserError(
             f"the weights of backbone {config.name!r} are not on this machine, and the hub that "
             f"has them ({found.place}) cannot be reached ({type(error).__name__}); download them "
             "elsewhere and give the file with --set backbone.weights=FILE"
         ) from error
-    else:
+    with contextlib.suppress(huggingface_hub.errors.EntryNotFoundError):  # timm knows its name
         huggingface_hub.hf_hub_download(found.place, FILES[0])

@@ -19,6 +19,7 @@ from gcdbench.report.further_scores import further_scores
 from gcdbench.report.tuned import Tuned, tuned
 
 Key = tuple[Any, ...]  # dataset, set, split, method
+SMOKE = "A smoke test, not a result: with --quick a method sees a few images for one epoch."
 ROLES = ("source", "shifted", "unseen", "validation")
 
 
@@ -83,6 +84,7 @@ class Leaderboard:
     role: str  # methods are ranked by All on the sets of this role
     numbers: list[Number]  # of every dataset, set, split and method, recorded or not
     standings: list[Standing]  # best first; those without all datasets come last
+    smoke: bool = False  # of ``--quick``: nothing is ranked, compared or set against the paper
 
     @property
     def methods(self) -> list[str]:
@@ -97,6 +99,8 @@ class Leaderboard:
     @property
     def incomplete(self) -> list[str]:
         """Methods that lack a dataset which others have: their means are not comparable."""
+        if self.smoke:
+            return []
         return [standing.method for standing in self.standings if standing.place is None]
 
     @cached_property
@@ -113,12 +117,12 @@ class Leaderboard:
     @cached_property
     def comparisons(self) -> list[statistics.Comparison]:
         """All pairs of methods, the better one first."""
-        return statistics.compare(self.scores)
+        return [] if self.smoke else statistics.compare(self.scores)
 
     @cached_property
     def ranking(self) -> statistics.Ranking | None:
         """Average ranks of the methods that have all datasets."""
-        return statistics.rank(_complete(_by_dataset(self.scores)))
+        return None if self.smoke else statistics.rank(_complete(_by_dataset(self.scores)))
 
     @cached_property
     def tuned(self) -> list[Tuned]:
@@ -129,6 +133,8 @@ class Leaderboard:
     def caveats(self) -> list[str]:
         """What may not be concluded, in sentences."""
         recorded = self.collection.records
+        if self.smoke:
+            return [SMOKE, *_unreadable(recorded)]
         return [
             *statistics.caveats(self.scores),
             *_without_new_classes(recorded),
@@ -153,10 +159,16 @@ class Leaderboard:
         return triples
 
 
-def make_leaderboard(collection: Collection, suite: str) -> Leaderboard:
-    """Return the leaderboard of a collection of records."""
+def make_leaderboard(collection: Collection, suite: str, *, smoke: bool = False) -> Leaderboard:
+    """Return the leaderboard of a collection of records; ``smoke``: of a run with ``--quick``."""
     role = "shifted" if "shifted" in set(collection.table["role"]) else "source"
-    return Leaderboard(suite, collection, role, _numbers(collection), _standings(collection, role))
+    numbers, standings = _numbers(collection), _standings(collection, role)
+    if smoke:
+        nan = math.nan
+        numbers = [replace(n, rank=None, paper=nan, delta=nan, impossible=False) for n in numbers]
+        by_method = {one.method: replace(one, place=None, rank=math.nan) for one in standings}
+        standings = [by_method[method] for method in titles.in_order(by_method)]
+    return Leaderboard(suite, collection, role, numbers, standings, smoke)
 
 
 def _unconfirmed(collection: Collection) -> list[str]:

@@ -23,7 +23,7 @@ from gcdbench.errors import UserError
 from gcdbench.experiment.plan import Cell
 from gcdbench.experiment.record import Record
 
-VIEWS = 2  # of every image in a training step
+VIEWS = 2  # of every image in a training step, unless a method declares others
 BACKWARD = 2  # a backward pass of the trained blocks, in forward passes
 KEPT_BYTES = 4 << 30  # of frozen features that a process keeps in memory (FeatureStore)
 LABELLED = 0.5  # share of labelled images in a balanced batch
@@ -85,7 +85,8 @@ class Work:
 
     views: int  # in training steps
     swept: int  # images whose features are computed outside of steps, once for each time
-    flops: float | None  # of the backbone; heads and losses add a few percent at most
+    through_trunk: int = 0  # of both, how many pass the frozen blocks: others have kept features
+    flops: float | None = None  # of the backbone; heads and losses add a few percent at most
 
     @property
     def images(self) -> int:
@@ -119,16 +120,16 @@ def work(
     batch = min(train["batch_size"], sizes.pool)
     steps = max((train["draws_per_epoch"] or sizes.pool) // batch, 1) * train["epochs"]
     needs = _needs(spec)
-    views = round(steps * batch * (VIEWS + LABELLED * needs.labelled_passes))
+    views = round(steps * batch * (needs.views + LABELLED * needs.labelled_passes))
     rows, times = sizes.pool + sizes.unseen, sweeps(train, needs)
     if size is None:
-        return Work(views, rows * times, None)
-    trunk, tail = size.trunk_flops(blocks), size.tail_flops(blocks)
+        return Work(views, rows * times)
     kept = min(rows, KEPT_BYTES // size.kept_bytes(blocks, train.get("eval_tokens", "float32")))
     bank = train.get("view_bank", 0)
     through_trunk = (bank * sizes.pool if bank else views) + rows * times - kept * (times - 1)
-    flops = through_trunk * trunk + (views * (1 + BACKWARD) + rows * times) * tail
-    return Work(views, rows * times, float(flops))
+    through_tail = views * (1 + BACKWARD) + rows * times
+    flops = through_trunk * size.trunk_flops(blocks) + through_tail * size.tail_flops(blocks)
+    return Work(views, rows * times, through_trunk, float(flops))
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ class Needs:
 
     sweeps: frozenset[str] = frozenset()
     labelled_passes: int = 0
+    views: int = VIEWS
 
 
 @cache
@@ -147,7 +149,8 @@ def _needs(spec: MethodSpec) -> Needs:
     except UserError:  # of a record whose plug-in is not here
         return Needs()
     swept = frozenset(one["sweeps"] for one in known if one.get("sweeps"))
-    return Needs(swept, sum(one.get("labelled_passes", 0) for one in known))
+    views = len(known[0].get("views", ("",) * VIEWS))
+    return Needs(swept, sum(one.get("labelled_passes", 0) for one in known), views)
 
 
 def sweeps(train: Mapping[str, Any], needs: Needs) -> int:
@@ -195,7 +198,7 @@ class CostModel:
 
     def _estimate(self, cell: Cell) -> Estimate:
         train, blocks = plain(cell.train), cell.backbone.train_blocks
-        done = work(train, cell.spec, _sizes(cell), backbone_size(cell.backbone.name), blocks)
+        done = work(train, cell.spec, cell_sizes(cell), backbone_size(cell.backbone.name), blocks)
         facts = done.images, done.flops, self.device
         kind = _kind(plain(cell.backbone), train)
         for method, whose in ((cell.spec.text, "of this method"), ("", "of other methods")):
@@ -247,7 +250,7 @@ def _recorded_images(record: Record) -> int:
     return work(record.train, spec, sizes, None, 1).images
 
 
-def _sizes(cell: Cell) -> Sizes:
+def cell_sizes(cell: Cell) -> Sizes:
     """Return the sizes of a cell's problem; without the data the published size of its pool."""
     try:
         problem = cell.problem()

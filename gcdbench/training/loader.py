@@ -137,6 +137,12 @@ class Loader:
             workers = 0 if device is None or few else default_workers(device)
         self.workers = workers
         self.images = Resized(images, views, sharers=max(workers, 1))
+        if self.on_device and not folder and not Resized.fits(images, views, sharers=1):
+            log.info(
+                "%s: images are decoded at every use; with GCDBENCH_CACHE=DIR they are kept "
+                "resized, in about %.0f GB",
+                *(problem.name, len(images) * 4 * views.resized**2 / 1e9 + 0.5),
+            )
         self.unreadable: dict[str, str] = {}  # place -> reason
         self._queue = _Queue()
         self._service: DataLoader | None = None

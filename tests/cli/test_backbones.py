@@ -57,7 +57,7 @@ def test_weights_out_of_reach_are_reported_once_before_the_first_cell(
     err = capsys.readouterr().err
     assert "cannot be reached (ConnectionError)" in err
     assert "--set backbone.weights=FILE" in err
-    assert len(err.splitlines()) == 1
+    assert len(err.splitlines()) == 2  # what was to be run, and why it is not
     assert len(no_download) == 1  # for six cells
     assert not list(tmp_path.glob("*/*/*"))
 

@@ -46,7 +46,7 @@ def arguments(made, monkeypatch, tmp_path):
     return parse
 
 
-@pytest.mark.parametrize("name", commands.FORMATS)
+@pytest.mark.parametrize("name", leaderboard.FORMATS)
 def test_a_leaderboard_is_printed_in_the_format_asked_for(name, arguments, tmp_path, capsys):
     given = arguments(commands.add_leaderboard, "--format", name)
     assert commands.leaderboard(given, REQUEST) == 0
@@ -55,7 +55,16 @@ def test_a_leaderboard_is_printed_in_the_format_asked_for(name, arguments, tmp_p
 
 
 def test_the_formats_offered_are_those_there_are():
-    assert list(commands.FORMATS) == list(leaderboard.FORMATS)
+    assert list(commands.FORMATS) == ["text", *leaderboard.FORMATS]
+
+
+def test_the_leaderboard_is_as_wide_as_the_terminal(arguments, monkeypatch, capsys):
+    widest = {}
+    for columns in ("80", "120"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert commands.leaderboard(arguments(commands.add_leaderboard), REQUEST) == 0
+        widest[columns] = max(map(len, capsys.readouterr().out.splitlines()))
+    assert widest["80"] <= 80 < widest["120"] <= 120
 
 
 def test_a_plot_is_added_by_one_entry(arguments, monkeypatch, capsys):
@@ -105,7 +114,7 @@ def test_the_page_names_the_command_that_makes_it_and_no_folder(arguments, tmp_p
 
 def test_after_a_run_everything_is_written_and_the_leaderboard_printed(arguments, tmp_path, capsys):
     commands.publish(arguments(commands.add_report), REQUEST)
-    assert capsys.readouterr().out.startswith("# drawshift\n")
+    assert capsys.readouterr().out.startswith("drawshift: clustering accuracy in percent")
     written = {path.name for path in (tmp_path / "leaderboard").iterdir()}
     assert {"drawshift.md", "drawshift.html", "drawshift-bars.png", "drawshift-bars.pdf"} <= written
 

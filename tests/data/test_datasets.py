@@ -257,6 +257,16 @@ def test_images_that_differ_have_different_names(miniature, trees):
     assert sum(map(len, names)) == len(set().union(*names))
 
 
+def test_a_folder_of_digits_says_that_they_must_not_be_flipped(trees):
+    own(trees)
+    usual, digits = (
+        problem("folder", trees.root, path="mine", source="photo", flip=f) for f in (True, False)
+    )
+    assert usual.changes == {"flip", "colour"}
+    assert digits.changes == {"colour"}
+    assert digits.fingerprint != usual.fingerprint
+
+
 def test_the_augmentation_is_part_of_the_problem(miniature):
     plain, jitter = (problem("cub", miniature, augment=a) for a in ("plain", "jitter"))
     assert plain.fingerprint != jitter.fingerprint

@@ -115,6 +115,7 @@ def test_clevr4_has_four_taxonomies_of_one_set_of_images(tmp_path, taxonomy):
     assert found.labels.tolist() == targets
     assert (found.num_old, found.num_classes) == (5, 10)
     assert set(found.labelled.tolist()) == released_half(targets, set(range(5)))
+    assert ("colour" in found.changes) == (taxonomy != "color")
 
 
 def test_an_unknown_value_of_clevr4_is_named_with_its_image(tmp_path):

@@ -6,6 +6,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.synthetic_records import collection
 from PIL import Image
@@ -66,7 +67,8 @@ def test_a_plot_is_written_as_png_and_pdf_with_the_same_bytes_every_time(
 
 def test_plots_and_their_modules_belong_together():
     folder = Path(plots.__file__).parent
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "canvas"}
+    others = {"__init__", "canvas", "selection"}  # selection draws searches, not leaderboards
+    modules = {path.stem for path in folder.glob("*.py")} - others
     assert modules == set(PLOTS)
     for name in PLOTS:
         assert callable(getattr(import_module(f"gcdbench.report.plots.{name}"), name))
@@ -92,7 +94,7 @@ def test_a_bar_that_was_not_measured_is_a_cross(board):
         sum(len(line.get_xdata()) for line in axis.lines if line.get_marker() == "x")
         for axis in panels
     ]
-    assert crosses == [2, 0, 0] * 3
+    assert crosses == [2] * 3 + [0] * 6  # a row of three splits for each dataset
 
 
 def test_bars_have_the_colours_of_their_methods(board):
@@ -150,6 +152,39 @@ def test_terms_and_diagnostics_have_panels_of_their_own(board):
     assert set(table["name"]) == {*record.curve[0].terms, "predicted_new"}
     with pytest.raises(UserError, match="--terms"):
         PLOTS["curves"].draw(board, terms=["distill"])
+
+
+def test_losses_of_methods_are_not_on_one_scale(board):
+    panels = PLOTS["curves"].draw(board).axes
+    top = [axis for axis in panels if axis.get_ylabel() == "loss, own scale"]
+    assert top
+    for line in top[0].lines:
+        values = np.asarray(line.get_ydata(), dtype=float)
+        assert values.min() >= -1e-9
+        assert values.max() <= 1 + 1e-9
+
+
+def test_no_marker_of_a_drop_is_hidden_by_another(board):
+    panels = PLOTS["drop"].draw(board).axes
+    titles = {axis.get_title() for axis in panels}
+    assert len(titles) == len(board.collection.datasets)
+    for axis in panels:
+        for dots in axis.collections:
+            assert dots.get_facecolor()[0][3] < 0.5  # what is below shines through
+        shapes = [str(dots.get_paths()[0].vertices.tolist()) for dots in axis.collections]
+        assert len(set(shapes)) == len(shapes)
+
+
+@pytest.mark.parametrize("name", ["bars", "drop", "radar"])
+def test_nothing_is_cut_off_at_the_edges(board, name):
+    figure = PLOTS[name].draw(board)
+    figure.draw_without_rendering()
+    box = figure.get_tightbbox(figure.canvas.get_renderer())
+    width, height = figure.get_size_inches()
+    assert box.x0 >= -0.02
+    assert box.y0 >= -0.02
+    assert box.x1 <= width + 0.02
+    assert box.y1 <= height + 0.02
 
 
 def test_a_plot_without_data_says_what_is_missing(board, tmp_path):

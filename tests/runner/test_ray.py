@@ -14,6 +14,7 @@ from gcdbench.core import registry
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.outcome import Attempt
+from gcdbench.experiment.record import Record
 from gcdbench.runner.launchers import get_launcher
 from gcdbench.runner.launchers.ray import Answer, RayLauncher, Task, _keep
 from gcdbench.runner.options import RunOptions
@@ -106,9 +107,9 @@ def test_a_killed_task_is_resumed_and_nothing_listens_to_other_machines(toy, tmp
     restarts = {}
     for cell in cells:
         one, other = (records.read_done(t.results, cell) for t in (toy, alone))
-        assert isinstance(one, dict), one
+        assert isinstance(one, Record), one
         assert records.same_numbers(one, other)
-        restarts[cell.seed] = one["timing"]["restarts"]
+        restarts[cell.seed] = one.timing.restarts
     assert restarts == {0: 0, 1: 1, 2: 0}
     assert list(toy.results.glob(".ray-*")) == []
 

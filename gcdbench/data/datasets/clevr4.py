@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from gcdbench.data.class_splits import class_order
 from gcdbench.data.datasets._assemble import Labelled, corrupted_problem
 from gcdbench.data.images import FileImages, Images
-from gcdbench.data.problem import Dataset, Problem
+from gcdbench.data.problem import CHANGES, Dataset, Problem
 from gcdbench.data.splits import class_ids
 from gcdbench.errors import UserError
 
@@ -84,7 +84,7 @@ images/<name>.png"""
                     f"which is none of {', '.join(values)}"
                 )
         classes = [values[number] for number in order]
-        return corrupted_problem(
+        found = corrupted_problem(
             name,
             config,
             classes=classes,
@@ -94,6 +94,8 @@ images/<name>.png"""
             variants=[],
             notes={"split": f"clevr4 {config.taxonomy}, {NUM_OLD} old{note}"},
         )
+        by_colour = config.taxonomy == "color"
+        return replace(found, changes=CHANGES - {"colour"}) if by_colour else found
 
     def parts(self) -> dict[str, Images]:
         """Return the training images."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -11,7 +11,7 @@ from gcdbench.data.class_splits import class_order
 from gcdbench.data.datasets._assemble import Labelled, check_num_old, domain_problem
 from gcdbench.data.folders import class_images, empty_folders, image_files, subfolders
 from gcdbench.data.images import FileImages, Images
-from gcdbench.data.problem import Dataset, Problem
+from gcdbench.data.problem import CHANGES, Dataset, Problem
 from gcdbench.data.splits import class_file, class_ids
 from gcdbench.errors import UserError, unknown
 
@@ -37,6 +37,7 @@ class Folder(Dataset):
         shifted_share: float = 1.0  # of each class for training; all images are evaluated
         validation: float = 0.0  # share of each class's labelled images held out
         augment: Literal["plain", "jitter"] = "plain"  # released codes, all but DomainNet
+        flip: bool = True  # whether a mirrored image is of the same class: not so with digits
 
         def __post_init__(self) -> None:
             if self.old and self.num_old:
@@ -57,7 +58,7 @@ class Folder(Dataset):
             domain: Labelled(images[domain], class_ids([p.split("/")[1] for p in paths], classes))
             for domain, paths in listed.items()
         }
-        return domain_problem(
+        built = domain_problem(
             name,
             self.config,
             domains,
@@ -65,6 +66,7 @@ class Folder(Dataset):
             num_old=num_old,
             notes={"split": f"{known}{num_old} of {len(classes)} classes are old{note}"},
         )
+        return built if self.config.flip else replace(built, changes=CHANGES - {"flip"})
 
     def parts(self) -> dict[str, Images]:
         """Return the domains."""

@@ -13,7 +13,7 @@ import numpy as np
 from gcdbench.data.datasets._assemble import complete
 from gcdbench.data.images import FileImages
 from gcdbench.data.lists import check_once, missing_files
-from gcdbench.data.problem import Dataset, EvalSet, Problem, Role
+from gcdbench.data.problem import CHANGES, Dataset, EvalSet, Problem, Role
 from gcdbench.data.split_files import SplitRow, class_names, read_split
 from gcdbench.data.splits import class_ids
 from gcdbench.errors import UserError
@@ -32,6 +32,7 @@ class Listed(Dataset):
         file: str  # the split, below the data root or absolute
         path: str = ""  # folder of the images, below the data root or absolute; "": the data root
         augment: Literal["plain", "jitter"] = "plain"  # crop and flip
+        flip: bool = True  # whether a mirrored image is of the same class: not so with digits
 
     def problem(self, name: str) -> Problem:
         """Read the file; no image is opened."""
@@ -63,6 +64,7 @@ class Listed(Dataset):
             unlabelled=_rows(rows, "unlabelled"),
             sets=_sets(rows),
             augment=self.config.augment,
+            changes=CHANGES if self.config.flip else CHANGES - {"flip"},
             notes={"split": f"listed {file.name} ({digest})"},
         )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from gcdbench.report.collect import SPLITS
 from gcdbench.report.columns import AGAINST_PAPER, Column, shown_in
-from gcdbench.report.leaderboard import Leaderboard, Number
+from gcdbench.report.leaderboard import SMOKE, Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
 WIDEST = 18  # number columns: three datasets with two evaluation sets each
@@ -84,7 +84,7 @@ def _numbers(leaderboard: Leaderboard, chunk: Sequence[Block], part: int) -> str
     over = f"mean and (small) standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     caption = (
         f"{escape(leaderboard.suite)}: clustering accuracy (\\%), {over}. "
-        r"Best in bold, second best underlined."
+        f"{SMOKE if leaderboard.smoke else 'Best in bold, second best underlined.'}"
     )
     if any(0 < number.seeds < number.planned for number in leaderboard.numbers):
         caption += r" $^{n/m}$ Only n of m planned seeds are recorded."

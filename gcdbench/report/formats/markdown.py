@@ -37,10 +37,8 @@ def as_markdown(leaderboard: Leaderboard) -> str:
     parts = [f"# {leaderboard.suite}"]
     if leaderboard.collection.description:
         parts.append(_sentence(as_text(leaderboard.collection.description)))
-    parts.append(
-        "Clustering accuracy in percent, mean ± standard deviation over seeds. **Best**, "
-        "*second best*."
-    )
+    marked = "" if leaderboard.smoke else " **Best**, *second best*."
+    parts.append(f"Clustering accuracy in percent, mean ± standard deviation over seeds.{marked}")
     parts.append(_overall(leaderboard))
     parts += [f"> {sentence}" for sentence in leaderboard.caveats]
     for dataset in leaderboard.collection.datasets:

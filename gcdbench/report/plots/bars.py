@@ -1,4 +1,4 @@
-"""Accuracies as grouped bars: one column of panels per dataset, rows All, Old and New."""
+"""Accuracies as grouped bars: a row of panels per dataset, columns All, Old and New."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from gcdbench.report.plots.canvas import (
     belongs_to,
     drawing,
     horizontal_grid,
+    legend_above,
     sheet,
 )
 from gcdbench.report.style import Look, looks
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
 WIDTH = 0.86  # of a group of bars
+MOST_UPRIGHT = 5  # evaluation sets whose names fit side by side
 
 
 def bars(leaderboard: Leaderboard) -> Figure:
@@ -36,31 +38,30 @@ def bars(leaderboard: Leaderboard) -> Figure:
         for dataset in leaderboard.collection.datasets
         if leaderboard.sets_of(dataset)
     }
+    most = max(len(names) for names in sets.values())
     with drawing():
-        widths = [len(names) for names in sets.values()]
-        figure = sheet(1.9 + 0.16 * sum(widths) * (len(look) + 1.5), 5.4)
-        panels = figure.subplots(
-            3, len(sets), sharey=True, sharex="col", squeeze=False, width_ratios=widths
-        )
-        for row, split in zip(panels, SPLITS, strict=True):
-            for axis, (dataset, names) in zip(row, sets.items(), strict=True):
+        figure = sheet(0.7 + 3 * max(0.088 * most * (len(look) + 1.5), 1.3), 0.9 + 1.5 * len(sets))
+        panels = figure.subplots(len(sets), 3, sharey=True, sharex="row", squeeze=False)
+        for row, (dataset, names) in zip(panels, sets.items(), strict=True):
+            for axis, split in zip(row, SPLITS, strict=True):
                 for place, (method, kind) in enumerate(look.items()):
                     left = WIDTH * ((place + 0.5) / len(look) - 0.5)
                     numbers = [leaderboard.lookup[dataset, name, split, method] for name in names]
                     _bars(axis, numbers, kind, left, WIDTH / len(look))
-                axis.set(ylabel=f"{split} (%)", xlim=(-0.5, len(names) - 0.5))
-                axis.set_xticks(range(len(names)), [set_title(name) for name in names])
-                axis.label_outer()
+                axis.set_xlim(-0.5, len(names) - 0.5)
+                turn = {"rotation": 90} if len(names) > MOST_UPRIGHT else {}
+                axis.set_xticks(range(len(names)), [set_title(name) for name in names], **turn)
+            row[0].set_ylabel(f"{dataset_title(dataset)} (%)")
             horizontal_grid(row)
         top = max(axis.get_ylim()[1] for axis in panels.flat)
         panels[0, 0].set_ylim(0, min(100, 10 * math.ceil(top / 10)))
-        for axis, dataset in zip(panels[0], sets, strict=True):
-            axis.set_title(dataset_title(dataset))
+        for axis, split in zip(panels[0], SPLITS, strict=True):
+            axis.set_title(split)
         handles = [
             Patch(facecolor=kind.colour, hatch=kind.hatch, edgecolor=PAPER, label=method_title(m))
             for m, kind in look.items()
         ]
-        figure.legend(handles=handles, loc="outside right upper")
+        legend_above(figure, handles)
     return figure
 
 

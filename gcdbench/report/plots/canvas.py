@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,14 @@ def legend(figure: Figure, looks: dict[str, Look], **options: Any) -> None:
     for handle in handles:
         handle.set(markersize=4.5, linewidth=1.2)
     figure.legend(handles=handles, **{"loc": "outside right upper", **options})
+
+
+def legend_above(figure: Figure, handles: Sequence[Artist]) -> None:
+    """Add a legend above the panels, in as many columns as fit."""
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    columns = int(figure.get_figwidth() / (0.5 + 0.075 * longest))
+    columns = max(min(columns, len(handles)), 1)
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns)
 
 
 def footnote_on_incomplete(figure: Figure, leaderboard: Leaderboard) -> None:

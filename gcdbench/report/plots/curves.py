@@ -66,12 +66,19 @@ def _results(records: Sequence[Record]) -> Panels:
     losses, accuracies = plot_data.losses(records), plot_data.learning(records)
     if losses.empty:
         raise NothingToDraw("curves: these records hold no learning curves")
-    rows: Panels = [("loss", losses, "loss")]
+    losses["scaled"] = losses.groupby(["dataset", "method"])["loss"].transform(_scaled)
+    rows: Panels = [("loss, own scale", losses, "scaled")]
     for role in ("source", "shifted"):
         chosen = accuracies[accuracies["role"] == role]
         if not chosen.empty:
             rows.append((f"{role}, All (%)", chosen, "accuracy"))
     return rows
+
+
+def _scaled(losses: pd.Series) -> pd.Series:
+    """Return losses from 0, the least, to 1: methods add up other terms, so sums do not compare."""
+    low, high = losses.min(), losses.max()
+    return (losses - low) / (high - low) if high > low else losses * 0
 
 
 def _terms(records: Sequence[Record], names: Sequence[str]) -> Panels:

@@ -18,6 +18,7 @@ from gcdbench.experiment.record import Record
 from gcdbench.runner.cell import CellRun, RunContext
 from gcdbench.runner.contained import Contained, PluginExit
 from gcdbench.runner.devices import choose_device
+from gcdbench.runner.launchers.grid import Grid
 from gcdbench.runner.options import RunOptions
 from gcdbench.runner.stop import Stop
 from gcdbench.runner.watchdog import Watchdog
@@ -58,36 +59,23 @@ class SequentialRunner:
 
 def run_queue(cells: Sequence[Cell], run: Callable[[Cell], Attempt]) -> Outcome:
     """Run all cells; those that another run holds are retried when the others are done."""
-    outcome, queue, held, said = Outcome(), deque(cells), 0, False
-    while queue:
-        cell = queue.popleft()
-        result = run(cell)
-        if result.kind == "busy":
-            queue.append(cell)
-            held += 1
-            if held == len(queue):
-                if not said:
-                    log.info("waiting for %d cells that another run is training", len(queue))
-                held, said = 0, True
-                time.sleep(WAIT_SECONDS)
-            continue
-        held = 0
-        log_result(outcome, cell, result, len(cells))
-    return outcome
-
-
-def log_result(outcome: Outcome, cell: Cell, result: Attempt, total: int) -> None:
-    """Add a result to the outcome and log it."""
-    if result.kind == "skipped":
-        outcome.skipped.append(cell)
-        return
-    number = len(outcome.trained) + len(outcome.failed) + len(outcome.skipped) + 1
-    if result.kind == "failed":
-        outcome.failed.append((cell, result.message))
-        log.error("[%d/%d] %s failed: %s", number, total, cell.label, result.message)
-    else:
-        outcome.trained.append(cell)
-        log.info("[%d/%d] %s: %s", number, total, cell.label, result.message)
+    queue, held, said = deque(cells), 0, False
+    with Grid(len(cells)) as grid:
+        while queue:
+            cell = queue.popleft()
+            result = run(cell)
+            if result.kind == "busy":
+                queue.append(cell)
+                held += 1
+                if held == len(queue):
+                    if not said:
+                        log.info("waiting for %d cells that another run is training", len(queue))
+                    held, said = 0, True
+                    time.sleep(WAIT_SECONDS)
+                continue
+            held = 0
+            grid.add(cell, result)
+    return grid.outcome
 
 
 def attempt(cell: Cell, context: RunContext) -> Attempt:

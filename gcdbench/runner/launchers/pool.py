@@ -31,7 +31,8 @@ from gcdbench.experiment.plan import Cell
 from gcdbench.runner.cell import RunContext
 from gcdbench.runner.devices import choose_device
 from gcdbench.runner.launchers import child
-from gcdbench.runner.launchers.local import WAIT_SECONDS, SequentialRunner, log_result, no_folder
+from gcdbench.runner.launchers.grid import Grid
+from gcdbench.runner.launchers.local import WAIT_SECONDS, SequentialRunner, no_folder
 from gcdbench.runner.options import (
     RunOptions,
     WorkerSlot,
@@ -78,11 +79,11 @@ class Pool:
 
     def run(self, cells: Sequence[Cell]) -> Outcome:
         """Run all cells; after a stop, raise Interrupted when all processes have saved theirs."""
-        self.outcome, self.total = Outcome(), len(cells)
+        self.grid = Grid(len(cells))
         self.waiting: list[tuple[float, Cell]] = [(0.0, cell) for cell in self._unrecorded(cells)]
         self.workers: list[Worker] = []
         try:
-            with self.stop:
+            with self.stop, self.grid:
                 while self.waiting or self._busy():
                     self._assign()
                     self._collect()
@@ -91,13 +92,13 @@ class Pool:
                         self._stop_workers()
         finally:
             self._shut_down()
-        return self.outcome
+        return self.grid.outcome
 
     def _unrecorded(self, cells: Sequence[Cell]) -> Iterator[Cell]:
         """Yield the cells that have no record."""
         for cell in cells:
             if records.is_done(self.options.results, cell, since=self.options.since):
-                self.outcome.skipped.append(cell)
+                self.grid.add(cell, Attempt("skipped"))
             else:
                 yield cell
 
@@ -148,7 +149,7 @@ class Pool:
             if result.kind == "busy":
                 self.waiting.append((time.monotonic() + WAIT_SECONDS, cell))
             else:
-                log_result(self.outcome, cell, result, self.total)
+                self.grid.add(cell, result)
 
     def _reap(self, worker: Worker, cell: Cell) -> Attempt | None:
         """Record the failure of a dead process's cell, unless the process was asked to stop."""

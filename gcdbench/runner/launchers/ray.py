@@ -27,6 +27,7 @@ from gcdbench.errors import UserError
 from gcdbench.experiment import heartbeat, records
 from gcdbench.experiment.outcome import Attempt, Outcome
 from gcdbench.experiment.plan import Cell
+from gcdbench.runner.launchers.grid import Grid
 from gcdbench.runner.options import RunOptions, plugin_files, worker_slots
 from gcdbench.runner.stop import Interrupted, Stop
 
@@ -95,15 +96,15 @@ class RayLauncher:
             raise UserError("--nproc-per-node: not with --launcher ray, which runs a cell by one")
         results = options.results.resolve()
         options = replace(options, results=results, plugins=plugin_files())
-        outcome = Outcome()
+        grid = Grid(len(cells))
         for cell in cells:
             if records.is_done(results, cell, since=options.since):
-                outcome.skipped.append(cell)
-        left = [cell for cell in cells if cell not in outcome.skipped]
+                grid.add(cell, Attempt("skipped"))
+        left = [cell for cell in cells if cell not in grid.outcome.skipped]
         if left:
-            with connected(options) as ray, self.stop, _token(results) as token:
-                Tasks(ray, options, token, self.stop, outcome, len(cells)).run(left)
-        return outcome
+            with connected(options) as ray, self.stop, _token(results) as token, grid:
+                Tasks(ray, options, token, self.stop, grid).run(left)
+        return grid.outcome
 
 
 class Tasks:
@@ -115,11 +116,10 @@ class Tasks:
         options: RunOptions,
         token: str,
         stop: Stop,
-        outcome: Outcome,
-        total: int,
+        grid: Grid,
     ) -> None:
         self.ray, self.options, self.token, self.stop = ray, options, token, stop
-        self.outcome, self.total = outcome, total
+        self.grid = grid
         gpus = options.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1
         self.remote = ray.remote(_call).options(
             num_cpus=1, num_gpus=int(gpus), max_retries=RETRIES, retry_exceptions=False
@@ -143,7 +143,7 @@ class Tasks:
         self.running[self.remote.remote(task)] = cell
 
     def _collect(self, reference: Any, cell: Cell) -> None:
-        from gcdbench.runner.launchers.local import WAIT_SECONDS, log_result
+        from gcdbench.runner.launchers.local import WAIT_SECONDS
 
         folder = records.cell_folder(self.options.results, cell)
         try:
@@ -158,7 +158,7 @@ class Tasks:
             self._submit(cell)
             return
         _keep(folder, answer)
-        log_result(self.outcome, cell, answer.attempt, self.total)
+        self.grid.add(cell, answer.attempt)
 
     def _cancel(self) -> None:
         """Let every task save its cell and end, then raise Interrupted."""

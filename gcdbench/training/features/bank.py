@@ -142,9 +142,9 @@ class _Bank:
         asked = [Request(self.loader.pool[p], self._views_of(p), kinds) for p in parts]
         for images in tqdm(
             self.loader.serve(asked),
-            desc="frozen features of the training images",
+            desc="features of the training images, computed once",
             total=len(parts),
-            unit="part",
+            unit="batch",
             disable=None,
             leave=False,
         ):
