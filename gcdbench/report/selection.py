@@ -118,17 +118,22 @@ def correlation(values: Sequence[float], target: Sequence[float]) -> Estimate:
         return Estimate(value)
     rng = np.random.RandomState(0)
     drawn = rng.randint(len(one), size=(RESAMPLES, len(one)))
-    again = np.array([spearman(one[rows], other[rows]) for rows in drawn])
-    low, high = np.nanpercentile(again, [2.5, 97.5])
+    low, high = np.nanpercentile(_rank_correlations(one[drawn], other[drawn]), [2.5, 97.5])
     return Estimate(value, float(low), float(high))
 
 
 def spearman(one: np.ndarray, other: np.ndarray) -> float:
     """Return the correlation of the ranks; NaN if all values of either are equal."""
-    ranks = rankdata(one), rankdata(other)
-    centred = [r - r.mean() for r in ranks]
-    length = math.sqrt(float((centred[0] ** 2).sum() * (centred[1] ** 2).sum()))
-    return float((centred[0] * centred[1]).sum() / length) if length else math.nan
+    return float(_rank_correlations(one[None], other[None])[0])
+
+
+def _rank_correlations(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return (m,) the rank correlations of the rows of two tables (m, n); NaN if not defined."""
+    ranks = [rankdata(table, axis=1) for table in (one, other)]
+    x, y = (table - table.mean(axis=1, keepdims=True) for table in ranks)
+    length = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
+    nothing = np.full(len(length), np.nan)
+    return np.asarray(np.divide((x * y).sum(axis=1), length, out=nothing, where=length > 0))
 
 
 def order_of_methods(trials: Sequence[Trial], criterion: str) -> dict[str, float]:

@@ -117,9 +117,10 @@ class Batch:
         """Rows whose label is hidden."""
         return self.here((~self.cpu_labelled).nonzero().squeeze(1))
 
-    def in_views(self, rows: Tensor) -> Tensor:
+    def in_views(self, rows: Tensor, views: int | None = None) -> Tensor:
         """Return the rows of the stack of all views that belong to some rows of the batch."""
-        later = (rows + view * len(self) for view in range(1, self.num_views))
+        number = self.num_views if views is None else views
+        later = (rows + view * len(self) for view in range(1, number))
         return torch.cat([rows, *later])
 
     def per_view(self, rows: Tensor) -> Tensor:

@@ -141,7 +141,8 @@ class Composed(nn.Module):
         """Return the share of unlabelled rows that the method's own classifier takes for new."""
         if step.logits is None or self.auxiliary is not None:
             return {}
-        chosen = step.logits[batch.in_views(batch.unlabelled_rows)].argmax(1)
+        views = len(step.logits) // len(batch)
+        chosen = step.logits[batch.in_views(batch.unlabelled_rows, views)].argmax(1)
         return {"predicted_new": (chosen >= self.method.task.num_old).float().mean()}
 
     def _recording(self) -> contextlib.AbstractContextManager[Recording]:

@@ -86,7 +86,7 @@ class Step:
     """What a method computed from a batch."""
 
     terms: dict[str, Tensor]  # named, already weighted; the loss is their sum
-    features: Tensor  # (V*B, d)
+    features: Tensor  # (V*B, d); fewer views if the method classifies some of them only
     logits: Tensor | None = None  # (V*B, K), scaled so that softmax is the posterior
     per_sample: Tensor | None = None  # (B,) loss of each image, if the method computes it
     recording: Recording = field(default_factory=Recording)  # if a technique requires attention
@@ -121,6 +121,7 @@ class FitContext:
     compute_features: Callable[[], PoolFeatures]  # with the current weights; cached
     generator: Callable[..., torch.Generator]
     sweep_unlabelled: Callable[[], Tensor] | None = None  # see ``compute_unlabelled``
+    sweep_views: Callable[..., Tensor] | None = None  # see ``compute_views``
 
     def compute_unlabelled(self) -> Tensor:
         """Return the features (n, d) of the unlabelled training images, in the pool's order.
@@ -131,6 +132,15 @@ class FitContext:
             return self.sweep_unlabelled()
         pool = self.compute_features()
         return pool.features[pool.unlabelled]
+
+    def compute_views(self, kind: str = "plain", number: int = 1, *purpose: object) -> Tensor:
+        """Return features (number, n, d) of fresh views of the training images, in their order.
+
+        The views are of one kind; the same purpose, for example the epoch, gives the same ones.
+        """
+        if self.sweep_views is None:
+            raise RuntimeError("there are no images to make views of")
+        return self.sweep_views(kind, number, *purpose)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Protocol
 
 import torch
@@ -177,7 +178,7 @@ class _Loop:
         """
         if parts == self.trained:
             return
-        chosen = trained_parts(self.trainable, parts, phase)
+        chosen = trained_parts(self.model, self.trainable, parts, phase)
         for name, parameter in self.trainable.items():
             parameter.requires_grad_(name in chosen)
             parameter.grad = None
@@ -251,23 +252,25 @@ class _Loop:
 
 
 def trained_parts(
-    names: Iterable[str], parts: tuple[str, ...] | None, phase: str = ""
+    model: Composed,
+    trainable: Mapping[str, nn.Parameter],
+    parts: tuple[str, ...] | None,
+    phase: str,
 ) -> frozenset[str]:
-    """Return the names of parameters of a model that belong to some parts of its method.
-
-    >>> names = ["method.head.weight", "method.h.bias", "auxiliary.weight"]
-    >>> sorted(trained_parts(names, ("head",)))
-    ['auxiliary.weight', 'method.head.weight']
-    """
-    names = list(names)
+    """Return the names of the parameters that a phase trains: some parts, and all of techniques."""
     if parts is None:
-        return frozenset(names)
-    chosen = {name for name in names if not name.startswith("method.")}
+        return frozenset(trainable)
+    chosen = {name for name in trainable if not name.startswith("method.")}
     for part in parts:
-        found = [name for name in names if f"{name}.".startswith(f"method.{part}.")]
-        if not found:
+        try:
+            found = attrgetter(part)(model.method)
+        except AttributeError:
+            found = None
+        if not isinstance(found, nn.Module | nn.Parameter):
             raise UserError(f"phase {phase!r} trains {part!r}, but the method has no such part")
-        chosen |= set(found)
+        members = found.parameters() if isinstance(found, nn.Module) else [found]
+        same = {id(member) for member in members}
+        chosen |= {name for name, parameter in trainable.items() if id(parameter) in same}
     return frozenset(chosen)
 
 

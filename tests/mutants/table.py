@@ -339,7 +339,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("extra += list(self.auxiliary.parameters())", "extra += []"),
             ("return self.auxiliary(features) / AUXILIARY_TEMP", "return self.auxiliary(features)"),
             ("(chosen >= self.method.task.num_old)", "(chosen > self.method.task.num_old)"),
-            ("step.logits[batch.in_views(batch.unlabelled_rows)]", "step.logits"),
+            ("step.logits[batch.in_views(batch.unlabelled_rows, views)]", "step.logits"),
         ],
     },
     "gcdbench/training/method.py": {

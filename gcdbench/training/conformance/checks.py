@@ -7,11 +7,13 @@ seconds.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from gcdbench.training.batch import Batch
 from gcdbench.training.conformance.bench import (
     EPOCHS,
     POOL,
@@ -20,6 +22,7 @@ from gcdbench.training.conformance.bench import (
     ContractError,
     require_finite_gradients,
 )
+from gcdbench.training.conformance.runs import RUN_CHECKS
 from gcdbench.training.method import seeded
 from gcdbench.training.weights import trained_state
 
@@ -65,8 +68,8 @@ def check_gradients(make: Callable[[], Bench]) -> None:
     for _ in range(EPOCHS * STEPS if bench.model.has_phases else STEPS):
         bench.update()
         reached |= {n for n, p in bench.model.named_parameters() if p.grad is not None}
-    trainable = {n for n, p in bench.model.named_parameters() if p.requires_grad}
-    optimised = {id(p) for params, _ in bench.model.param_groups() for p in params}
+    trainable = set(bench.loop.trainable)
+    optimised = {id(p) for group in bench.optimizer.param_groups for p in group["params"]}
     left_out = [
         n for n, p in bench.model.named_parameters() if n in reached and id(p) not in optimised
     ]
@@ -109,7 +112,10 @@ def check_frozen_part(make: Callable[[], Bench]) -> None:
         raise ContractError("changes_frozen is True, but the frozen part is as it was loaded")
     before = bench.trunk.key(bench.model.backbone)
     bench.begin()
-    for _ in range(STEPS):
+    for number in range(2 * STEPS):  # and in a second epoch
+        if number == STEPS:
+            bench.model.begin_epoch(bench.clock(), bench.context)
+            bench.train_mode()
         bench.update()
     if bench.trunk.key(bench.model.backbone) != before:
         raise ContractError(
@@ -147,11 +153,12 @@ def check_resume(make: Callable[[], Bench]) -> None:
     optimizer = bench.optimizer.state_dict()
     expected = bench.update().loss.item()
     fresh = make()
+    if trained_state(fresh.model).keys() != saved.keys():
+        fresh.begin()  # it builds modules
     fresh.model.load_state_dict(saved, strict=False)
     fresh.optimizer.load_state_dict(optimizer)
     fresh.number = 2
-    fresh.model.train()
-    fresh.model.backbone.eval()
+    fresh.train_mode()
     found = fresh.update().loss.item()
     if abs(found - expected) > 1e-6 * max(1.0, abs(expected)):
         raise ContractError(
@@ -185,11 +192,16 @@ def check_batch_is_left_alone(make: Callable[[], Bench]) -> None:
     bench = make()
     bench.begin()
     batch = bench.batch(bench.mixed_rows())
-    assert isinstance(batch.views, Tensor)
-    views, labels = batch.views.clone(), batch.labels.clone()
+    before = copy.deepcopy([*_views(batch), batch.labels])
     bench.model.step(batch, bench.clock())
-    if not (torch.equal(views, batch.views) and torch.equal(labels, batch.labels)):
+    now = [*_views(batch), batch.labels]
+    if not all(torch.equal(one, other) for one, other in zip(before, now, strict=True)):
         raise ContractError("step changes the batch in place; work on a copy")
+
+
+def _views(batch: Batch) -> list[Tensor]:
+    views = batch.views if isinstance(batch.views, tuple) else (batch.views,)
+    return [view for view in views if isinstance(view, Tensor)]
 
 
 CHECKS = (
@@ -203,4 +215,5 @@ CHECKS = (
     check_resume,
     check_predictions,
     check_batch_is_left_alone,
+    *RUN_CHECKS,
 )

@@ -119,6 +119,20 @@ class PoolEncoder:
         rows = before[torch.searchsorted(chunks, wanted // CHUNK)] + wanted % CHUNK
         return features[rows.to(self.device, non_blocking=True)]
 
+    @torch.no_grad()
+    def compute_views(self, kind: str, number: int, *purpose: object) -> Tensor:
+        """Return features (number, n, d) of fresh views of the training images, in their order."""
+        loader, generator = self.loader, seeded(self.loader.seed, "sweep", kind, *purpose)
+        numbers, kinds = loader.images.views.numbers(kind), (kind,) * number
+        parts = np.split(loader.pool, range(CHUNK, len(loader.pool), CHUNK))
+        draws = [torch.rand(number, len(p), numbers, generator=generator).numpy() for p in parts]
+        asked = [Request(part, draw, kinds) for part, draw in zip(parts, draws, strict=True)]
+        found = [
+            self._through(images.to(self.device, non_blocking=True).float() / 255).cls
+            for images in loader.serve(asked)
+        ]
+        return torch.cat([part.unflatten(0, (number, -1)) for part in found], dim=1)
+
     def _encode(self, chunks: Sequence[int]) -> Iterator[Encoded]:
         """Yield what heads see of chunks of images, from the store as far as it holds them."""
         if self.reads_images:
@@ -163,4 +177,5 @@ def make_fit_context(encoder: PoolEncoder, seed: int) -> FitContext:
     def generator(*purpose: object) -> torch.Generator:
         return seeded(seed, *purpose)
 
-    return FitContext(encoder.compute_features, generator, encoder.compute_unlabelled)
+    sweeps = (encoder.compute_unlabelled, encoder.compute_views)
+    return FitContext(encoder.compute_features, generator, *sweeps)
