@@ -7,6 +7,9 @@ import sys
 
 def main() -> int:
     """Run the command line; report an interruption during imports as well."""
+    if sys.platform == "win32":  # signals, process groups and file locks are those of POSIX
+        sys.stderr.write("gcdbench: Windows is not supported; use it inside WSL (Linux)\n")
+        return 2
     try:
         from gcdbench.cli.main import main as run
     except KeyboardInterrupt:

@@ -129,7 +129,7 @@ build-backend = "hatchling.build"
 name = "gcdbench-{name}"
 version = "0.1.0"
 description = "{title}, a method for gcdbench"
-requires-python = ">=3.10"
+requires-python = ">=3.11"
 dependencies = ["gcdbench"]
 
 [project.entry-points."gcdbench.methods"]

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from gcdbench.errors import UserError
+
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # pictures that no reader opens: released codes pass over them as well
 OTHER_PICTURES = (
@@ -35,7 +37,7 @@ def image_files(folder: Path) -> list[str]:
     for place, _, names in sorted(_walk(folder)):
         prefix = _prefix(place, folder)
         found += [prefix + name for name in sorted(names) if _is_image(name)]
-    return found
+    return _checked(found, folder)
 
 
 def class_images(folder: Path) -> list[str]:
@@ -55,7 +57,24 @@ def empty_folders(folder: Path) -> list[str]:
 
 def subfolders(folder: Path) -> list[str]:
     """List the names of the folders in a folder."""
-    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not is_system(p.name))
+    names = sorted(p.name for p in folder.iterdir() if p.is_dir() and not is_system(p.name))
+    return _checked(names, folder)
+
+
+def _checked(names: list[str], folder: Path) -> list[str]:
+    """Return the names; raise a UserError if one has bytes that no record could hold."""
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError as error:
+        name = next(name for name in names if not name.isascii() and _is_odd(name))
+        raise UserError(
+            f"{folder}: the name {os.fsencode(name)!r} is not UTF-8; rename it"
+        ) from error
+    return names
+
+
+def _is_odd(name: str) -> bool:
+    return any("\udc80" <= character <= "\udcff" for character in name)
 
 
 def passed_over(folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import numpy as np
@@ -34,6 +35,17 @@ def test_hidden_and_system_entries_are_no_images(trees):
     found = passed_over(trees.root / "mine")
     assert {"__MACOSX/", ".thumbs/", "a/.ipynb_checkpoints/", "a/._1.jpg"} <= set(found)
     assert {"a/1.gif", "a/Thumbs.db"} <= set(found)
+
+
+def test_a_name_that_is_not_utf_8_is_refused_in_a_sentence(trees):
+    trees.image("mine/photo/ant/1.jpg")
+    folder = trees.root / "mine/photo/ant"
+    try:
+        (folder / os.fsdecode(b"x\xe9.jpg")).write_bytes((folder / "1.jpg").read_bytes())
+    except OSError:
+        pytest.skip("this file system has UTF-8 names only")
+    with pytest.raises(UserError, match=r"photo/ant: the name b'x\\xe9.jpg' is not UTF-8"):
+        problem("folder", trees.root, path="mine", source="photo")
 
 
 def test_links_are_followed_but_not_in_loops(trees):

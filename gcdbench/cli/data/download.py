@@ -103,7 +103,7 @@ def unpack(archive: Path, folder: Path) -> None:
                 packed.extractall(folder)
             return
         if not hasattr(tarfile, "data_filter"):
-            raise UserError("this Python cannot unpack tar files safely: use 3.10.12, 3.11.4 or up")
+            raise UserError("this Python cannot unpack tar files safely: use 3.11.4 or up")
         with tarfile.open(archive) as packed:
             packed.extractall(folder, filter="data")
     except _DAMAGED as error:

@@ -144,7 +144,7 @@ images count (without them: 'listing: folders' takes all images of the folders)"
         """Return the folder of the official lists."""
         names = [f"{domain}_{part}.txt" for domain in DOMAINS for part in ("train", "test")]
         missing = names
-        for place in (folder, folder / "txt", folder / "splits"):
+        for place in (folder, *(folder / name for name in ("txt", "splits", "image_list"))):
             gone = [name for name in names if not (place / name).is_file()]
             missing = gone if len(gone) < len(missing) else missing
             if not gone:

@@ -48,14 +48,13 @@ without it they are the draw of GCD's code, which was not checked against that l
 
     def problem(self, name: str) -> Problem:
         """List the training images; none is opened."""
-        folder = self.locate("small-train")
-        names = subfolders(folder / "small-train")
+        folder = self._train()
+        names = subfolders(folder)
         if len(names) != NUM_CLASSES:
             raise UserError(
-                f"{folder / 'small-train'}: {len(names)} classes instead of {NUM_CLASSES} (unpack "
-                "it again)"
+                f"{folder}: {len(names)} classes instead of {NUM_CLASSES} (unpack it again)"
             )
-        old, new, note = self._published(folder)
+        old, new, note = self._published(self.locate("small-train"))
         published = [*old, *new]
         number = self.config.class_split
         order, other = class_order("herbarium19", number, len(old), published)
@@ -80,17 +79,22 @@ without it they are the draw of GCD's code, which was not checked against that l
 
     def parts(self) -> dict[str, Images]:
         """Return the training images."""
-        folder = self.locate("small-train") / "small-train"
+        folder = self._train()
         listed = class_images(folder)
         return {"train": FileImages(folder, [f"herbarium19/{path}" for path in listed], listed)}
 
     def remarks(self) -> list[str]:
         """Return sentences about classes without images and images without a class."""
-        folder = self.locate("small-train") / "small-train"
+        folder = self._train()
         found = [f"{folder / name}: no image of this class" for name in empty_folders(folder)]
         if stray := stray_images(folder):
             found += [f"{folder}: {len(stray)} images of no class, the first is {stray[0]}"]
         return found
+
+    def _train(self) -> Path:
+        """Return the folder of the classes; archives may nest it in one of the same name."""
+        folder = self.locate("small-train") / "small-train"
+        return folder / "small-train" if (folder / "small-train").is_dir() else folder
 
     def _published(self, folder: Path) -> tuple[list[int], list[int], str]:
         """Return old and new classes, of the released list if it is there, and what to note."""
