@@ -44,6 +44,11 @@ class MuGCD(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2311.17055"
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
     views: ClassVar[tuple[str, ...]] = ("weak", "strong")
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "momentum": ("uniform", 0.5, 0.9),  # ours
+        "sup_weight": ("uniform", 0.2, 0.5),  # as for SimGCD
+        "entropy_weight": ("choice", 0.5, 1.0, 2.0, 4.0),  # SimGCD's scripts
+    }
 
     @dataclass(frozen=True)
     class Config:
@@ -51,16 +56,16 @@ class MuGCD(Method):
         momentum: float = 0.7  # of the teacher at first, ours
         last_momentum: float = 0.999  # at the end, ours
         predict_with: Literal["teacher", "student"] = "teacher"  # ours
-        sup_weight: float = 0.35  # as in SimGCD
-        entropy_weight: float = 2.0  # as in SimGCD
-        student_temp: float = 0.1  # as in SimGCD
-        teacher_start: float = 0.07  # as in SimGCD
-        teacher_end: float = 0.04  # as in SimGCD
-        teacher_warmup: int = 30  # epochs, as in SimGCD; cut to the length of a shorter run
-        contrast_temp: float = 1.0  # InfoNCE, as in GCD
-        sup_contrast_temp: float = 0.07  # SupCon, as in GCD
-        hidden_dim: int = 2048  # of the projector, as in SimGCD
-        projection_dim: int = 256  # as in SimGCD
+        sup_weight: float = 0.35  # ours, as in SimGCD
+        entropy_weight: float = 2.0  # ours, as in SimGCD
+        student_temp: float = 0.1  # ours, as in SimGCD
+        teacher_start: float = 0.07  # ours, as in SimGCD
+        teacher_end: float = 0.04  # ours, as in SimGCD
+        teacher_warmup: int = 30  # epochs, ours, as in SimGCD; cut to the length of a shorter run
+        contrast_temp: float = 1.0  # InfoNCE, ours, as in GCD
+        sup_contrast_temp: float = 0.07  # SupCon, ours, as in GCD
+        hidden_dim: int = 2048  # of the projector, ours, as in SimGCD
+        projection_dim: int = 256  # ours, as in SimGCD
 
     started: Tensor
 

@@ -40,6 +40,11 @@ EPS = 1e-6  # inside of logarithms, released
 class RLCD(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2506.02334"
     provides: ClassVar[frozenset[str]] = frozenset({"logits"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "agree_weight": ("choice", 0.5, 1.0),  # its README
+        "cross_weight": ("choice", 0.2, 0.5),  # its default and README
+        "block_lr": ("choice", 0.1, 1.0),  # its README
+    }
 
     @dataclass(frozen=True)
     class Config:

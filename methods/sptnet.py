@@ -24,6 +24,8 @@ from gcdbench.plugin import (
     Clock,
     CosineClassifier,
     Encoded,
+    EpochPlan,
+    FitContext,
     Method,
     Phase,
     ProjectionHead,
@@ -45,6 +47,13 @@ class SPTNet(Method):
     }
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
     requires: ClassVar[frozenset[str]] = frozenset({"images"})
+    tuning: ClassVar[dict[str, Any]] = {  # ranges of `gcdbench tune`, with train.lr and epochs
+        "prompt_lr": ("log", 20.0, 1700.0),  # 20 to 1667 are released
+        "entropy_weight": ("choice", 1.0, 2.0),  # both are released
+        "simgcd_share": ("choice", 0.17, 0.33, 0.5),  # ours; 200 of 1200 epochs released
+    }
+
+    prompted: Tensor
 
     @dataclass(frozen=True)
     class Config:
@@ -101,6 +110,7 @@ class SPTNet(Method):
             masks.append(border(size, round(config.border * size)))
         self.prompts = Prompts(masks, task.generator("prompts"))
         backbone.adapt(self.prompts)
+        self.register_buffer("prompted", torch.tensor(False))  # whether the turns have begun
 
     def phase(self, clock: Clock) -> Phase:
         c = self.config
@@ -116,6 +126,16 @@ class SPTNet(Method):
         return Phase(
             "prompts", ("backbone.adapters",), c.prompt_lr * min((begun + 1) / max(warmup, 1), 1)
         )
+
+    def begin_epoch(self, clock: Clock, context: FitContext) -> EpochPlan | None:
+        self.prompted.fill_(self.phase(clock).name != "simgcd")
+        return None
+
+    def encode(self, batch: Batch) -> Encoded:
+        if self.prompted:
+            return self.backbone(batch.images)
+        with self.backbone.without(self.prompts):  # they are noise until they are trained
+            return self.backbone(batch.images)
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         c = self.config
@@ -148,7 +168,7 @@ class SPTNet(Method):
         """Encode what a step shows of every image: two views, or one, plain and prompted."""
         name = self.phase(clock).name
         if name == "prompts":
-            return self.encode(batch)
+            return self.backbone(batch.images)
         shown = batch.images
         if name == "classifier":
             assert isinstance(shown, Tensor)

@@ -170,6 +170,18 @@ def test_the_first_part_of_the_run_is_simgcd_without_prompts():
     assert (method.step(batch, later).features - plain).abs().max() > 1e-3
 
 
+def test_evaluation_sees_prompts_from_the_first_turn_on():
+    method, _ = sptnet(epochs=4, simgcd_share=0.5)
+    labels = visible(ARRAYS["loop__labels_0"], ARRAYS["loop__mask_lab_0"])
+    batch = make_batch(ARRAYS["loop__images_0"], labels)
+    for epoch, phase in enumerate(["simgcd", "simgcd", "prompts", "prompts"]):
+        clock = Clock(epoch, 5 * epoch, 4, 5, 0)
+        assert method.phase(clock).name == phase
+        method.begin_epoch(clock, None)
+        with torch.no_grad():
+            assert torch.equal(method.encode(batch).cls, method.step(batch, clock).features)
+
+
 def test_the_prompt_warms_up_to_its_own_rate():
     method, _ = sptnet(epochs=2, steps=100, prompt_warmup=0.05, prompt_lr=40.0, spell=50)
     rates = [method.phase(Clock(0, t, 2, 100, 0)).lr for t in (0, 4, 9, 30)]

@@ -113,6 +113,8 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("place >= patch - width", "place > patch - width"),
             ("if clock.epoch < first:", "if clock.epoch <= first:"),
             ("c.prompt_lr * min(", "min("),
+            ('name != "simgcd")', 'name == "simgcd")'),
+            ("        if self.prompted:\n", "        if True:\n"),
             (".index_add(0, self.places, self.value)", ".index_copy(0, self.places, self.value)"),
         ],
     },

@@ -176,6 +176,7 @@ def test_an_unknown_backbone_is_refused():
         load_backbone(BackboneConfig("resnet_of_mine"))
 
 
-def test_a_backbone_without_cls_token_is_refused():
-    with pytest.raises(UserError, match="a timm VisionTransformer with a CLS token is needed"):
+def test_a_backbone_that_is_no_transformer_is_refused():
+    reason = "a VisionTransformer or Eva of timm is needed, and ResNet is none"
+    with pytest.raises(UserError, match=reason):
         load_backbone(BackboneConfig("resnet18", weights="unused"))
