@@ -9,16 +9,22 @@ import torch
 from torch import nn
 
 from gcdbench.errors import UserError
-from gcdbench.nn import heads
 from gcdbench.nn.backbone import Backbone
+from gcdbench.nn.heads import (
+    CosineClassifier,
+    GCDHead,
+    MultiHeadPrototypes,
+    ProjectionHead,
+    Prototypes,
+)
 from gcdbench.nn.transformer import PlainTransformer
 
 HEADS = (
-    heads.GCDHead,
-    heads.MultiHeadPrototypes,
-    heads.ProjectionHead,
-    heads.CosineClassifier,
-    heads.Prototypes,
+    GCDHead,
+    MultiHeadPrototypes,
+    ProjectionHead,
+    CosineClassifier,
+    Prototypes,
 )
 COMPILERS = ("g++", "clang++", "c++")
 

@@ -68,7 +68,8 @@ def sup_con(
     scores = _scores_of_others(unit_rows(z) if normalise else z, temperature)
     positive = labels[..., None] == labels[..., None, :]
     positive.diagonal(dim1=-2, dim2=-1).fill_(False)
-    share = positive / (positive.sum(-1, keepdim=True).clamp(min=1) * -max(z.shape[-2], 1))
+    count = positive.sum(-1, keepdim=True, dtype=z.dtype).clamp(min=1)  # integers give float32
+    share = positive / (count * -max(z.shape[-2], 1))
     if weight is not None:
         share = share * weight[:, None]
     return (scores.log_softmax(-1) * share).sum((-2, -1))

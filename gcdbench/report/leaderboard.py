@@ -99,9 +99,7 @@ class Leaderboard:
     @property
     def incomplete(self) -> list[str]:
         """Methods that lack a dataset which others have: their means are not comparable."""
-        if self.smoke:
-            return []
-        return [standing.method for standing in self.standings if standing.place is None]
+        return [one.method for one in self.standings if math.isnan(one.means[self.role])]
 
     @cached_property
     def lookup(self) -> dict[tuple[str, str, str, str], Number]:
@@ -134,7 +132,7 @@ class Leaderboard:
         """What may not be concluded, in sentences."""
         recorded = self.collection.records
         if self.smoke:
-            return [SMOKE, *_unreadable(recorded)]
+            return [SMOKE, *_unreadable(recorded), *_unconfirmed(self.collection)]
         return [
             *statistics.caveats(self.scores),
             *_without_new_classes(recorded),

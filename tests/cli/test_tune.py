@@ -101,7 +101,8 @@ def test_the_leaderboard_shows_tuned_settings_afterwards(recorded, capsys):
     main([*TUNE, "--results", str(recorded), "--budget", "2", "--show"])
     capsys.readouterr()
     words = ["--methods", "simgcd", "--datasets", "line+solid", "--quick", "--seeds", "0", "1", "2"]
-    assert main(["leaderboard", "--suite", "drawshift", *words, "--results", str(recorded)]) == 0
+    words += ["--format", "md", "--results", str(recorded)]
+    assert main(["leaderboard", "--suite", "drawshift", *words]) == 0
     assert "## Tuned settings" in capsys.readouterr().out
 
 

@@ -179,7 +179,7 @@ def test_the_leaderboard_marks_what_was_not_recomputed(honest, capsys):
     results = str(honest[1].parents[3])
     command = [*FLAGS, "--methods", "gcd", "simgcd", "--results", results, "--as-recorded"]
     assert main(["leaderboard", *command]) == 0
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())  # lines are as wide as the terminal
     assert "GCD ‡" in said
     assert "SimGCD ‡" not in said
     assert "‡ The scores of 1 of 2 cells (on line+solid) could not be recomputed" in said

@@ -77,7 +77,7 @@ def test_killed_while_it_is_scored(toy, undisturbed):
     cell = toy.cell()
 
     def arrange() -> None:
-        cell_module.evaluate = lambda *rest: die()
+        cell_module.evaluate = lambda *rest, **more: die()
 
     killed(toy, cell, arrange=arrange)
     assert undisturbed.met(toy, cell)

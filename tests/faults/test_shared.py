@@ -45,7 +45,7 @@ def test_a_cell_of_another_run_is_waited_for_and_taken_over_when_that_dies(toy, 
     cell = toy.cell()
 
     def linger() -> None:
-        cell_module.evaluate = lambda *rest: time.sleep(60)
+        cell_module.evaluate = lambda *rest, **more: time.sleep(60)
         toy.run([cell])
 
     first = fork(linger)

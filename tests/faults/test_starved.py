@@ -125,7 +125,7 @@ def test_a_device_out_of_memory_names_the_knob(toy, undisturbed, monkeypatch):
 
 
 def test_a_machine_out_of_memory_names_the_knobs(toy, undisturbed, monkeypatch):
-    def starve(*rest):
+    def starve(*rest, **more):
         raise MemoryError
 
     cell = toy.cell()

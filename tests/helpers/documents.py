@@ -7,7 +7,7 @@ of its own, with these changes, so that nothing is trained long and nothing has 
   for all of them, so that ``leaderboard`` and ``report`` find what ``run`` recorded;
 - where a document reads datasets from ``/data``, miniature ones in the exact layouts stand there,
   and cells on them are planned instead of trained: their backbone would be fetched from timm's hub;
-- ``doctor`` measures for a second instead of a minute;
+- ``doctor`` measures for a second instead of a minute, ``tune`` tries the defaults only;
 - tables of the paper are listed with their cells and cost, not run: they are many cells;
 - creating an environment, installing and ``tox`` are left to the continuous integration, which
   runs README's test command, and to ``test_newcomer.py``; so are blocks marked as text, which need
@@ -58,6 +58,9 @@ def as_run_here(words: list[str], data: Path) -> list[str]:
         words = ["plan", *words[1:]] if words[0] == "run" else words
     if words[0] == "reproduce":
         return [*words, "--list"]
+    if words[0] == "tune":
+        words[words.index("--budget") + 1] = "1"
+        return [*words, *END, "--tune-seeds", "0"]
     if words[0] == "doctor":
         return [*words, "--seconds", "1"]
     own = {"ssb-c", "domainnet", "animals.yaml"}  # suites with other datasets than END names

@@ -109,7 +109,7 @@ def test_the_page_names_it_too(board):
 
 @pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="needs the source tree")
 def test_every_column_is_documented():
-    text = (ROOT / "docs" / "scores.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "pages" / "scores.md").read_text(encoding="utf-8")
     assert [
         name
         for name in further_scores.NAMES
