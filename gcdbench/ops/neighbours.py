@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import logging
 import math
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -104,6 +105,7 @@ def _faiss() -> Any:
     """Return the module, or None where it is not installed."""
     if importlib.util.find_spec("faiss") is None:
         return None
+    logging.getLogger("faiss").setLevel(logging.WARNING)  # it reports how it is loaded
     import faiss
 
     return faiss
