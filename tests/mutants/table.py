@@ -258,7 +258,7 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     "gcdbench/ops/losses.py": {
         LOSSES: [
             (".roll(n // 2)", ".roll(1)"),
-            ("positive.sum(-1, keepdim=True).clamp(min=1)", "(positive.sum(-1, keepdim=True) + 1)"),
+            ("keepdim=True, dtype=z.dtype).clamp(min=1)", "keepdim=True, dtype=z.dtype) + 1"),
             ("share = share * weight[:, None]", "pass"),
             ("(logits.detach() / teacher_temp)", "(logits.detach() / student_temp)"),
             (".softmax(1).roll(len(logits) // 2, dims=0)", ".softmax(1)"),
