@@ -76,7 +76,7 @@ def _absent(cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def _by_reason(absent: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the missing datasets by reason; of several reasons only the first is told."""
+    """Return the missing datasets by reason; of several reasons the first."""
     first = next(iter(absent.values()), "")
     return {first: list(absent)} if absent else {}
 

@@ -57,7 +57,7 @@ class Ring(nn.Module):
 class ReadBack:
     """A tensor on its way to the CPU: the copy begins at once and is waited for when it is read.
 
-    In between, a GPU goes on with what it was given. A tensor on the CPU is there already.
+    In between, a GPU continues with its queue. A tensor on the CPU is there already.
     """
 
     def __init__(self, x: Tensor) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gcdbench.ops.kmeans import rows as reading
-from gcdbench.ops.kmeans import together
+from gcdbench.ops.kmeans import restarts
 from gcdbench.ops.kmeans.api import assign, semi_supervised_kmeans
 from gcdbench.ops.neighbours import k_nearest
 
@@ -20,7 +20,7 @@ def stored(tmp_path, monkeypatch):
     values.astype(np.float16).tofile(tmp_path / "rows")
     monkeypatch.setattr(reading, "MOST", 1000)
     monkeypatch.setattr(reading, "STEP", 7)
-    monkeypatch.setattr(together, "MOST_NUMBERS", 0)
+    monkeypatch.setattr(restarts, "MOST_NUMBERS", 0)
     return torch.from_file(str(tmp_path / "rows"), size=2400, dtype=torch.float16).view(300, 8)
 
 
@@ -70,7 +70,7 @@ def test_restarts_in_one_loop_are_those_run_one_by_one(monkeypatch, tol):
     settings = {"k": 5, "n_init": 4, "max_iter": 7, "tol": tol, "seed": 2}
     given = (x, known, torch.arange(20) % 2)
     loop = semi_supervised_kmeans(*given, **settings)
-    monkeypatch.setattr(together, "MOST_NUMBERS", 0)
+    monkeypatch.setattr(restarts, "MOST_NUMBERS", 0)
     single = semi_supervised_kmeans(*given, **settings)
     assert torch.equal(loop.labels, single.labels)
     assert loop.n_iter == single.n_iter

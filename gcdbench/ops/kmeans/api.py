@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from gcdbench.ops.kmeans.assign import Nearest, blocks, squared_gaps
 from gcdbench.ops.kmeans.rows import Rows, as_rows, parts
 from gcdbench.ops.kmeans.seeding import Init, Start, starts
-from gcdbench.ops.kmeans.together import fits, lloyd_together
+from gcdbench.ops.kmeans.restarts import fits, lloyd_restarts
 
 Table = Tensor | np.ndarray
 MEMORY = 256 * 2**20  # bytes kept between steps: scores of centres that did not move
@@ -124,7 +124,7 @@ def _runs_together(
     sums = torch.zeros_like(centers[0], dtype=torch.float64)
     sizes = torch.zeros(len(sums), dtype=torch.long, device=x.device)
     sums[: len(anchors)], sizes[: len(anchors)] = anchors.sums, anchors.sizes
-    found = lloyd_together(x, sums, sizes, centers, max_iter=max_iter, tol=tol)
+    found = lloyd_restarts(x, sums, sizes, centers, max_iter=max_iter, tol=tol)
     gaps = anchors.rows[:] - found.centers[:, anchors.labels]
     inertia = found.inertia + gaps.double().square().sum((1, 2))
     steps = zip(inertia.tolist(), found.n_iter.tolist(), strict=True)

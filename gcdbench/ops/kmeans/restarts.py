@@ -15,7 +15,7 @@ MOST_NUMBERS = 2**20  # rows x restarts x features that are clustered here
 
 
 @dataclass(frozen=True)
-class Together:
+class Restarts:
     """The state of every restart at its end."""
 
     labels: Tensor  # (r, n)
@@ -29,9 +29,9 @@ def fits(x: Tensor, restarts: int) -> bool:
     return x.numel() * restarts <= MOST_NUMBERS
 
 
-def lloyd_together(
+def lloyd_restarts(
     x: Tensor, sums: Tensor, sizes: Tensor, centers: Tensor, *, max_iter: int, tol: float
-) -> Together:
+) -> Restarts:
     """Alternate assignment and means in all restarts until each of them stops.
 
     A restart stops as it would alone: when no label changes, when its centres have moved by less
@@ -65,4 +65,4 @@ def lloyd_together(
         moving = moving & (shift.square() >= tol)
         centers = torch.where(moving[:, None, None], means, centers)
     own = centers.double().gather(1, labels[..., None].expand(-1, -1, rows.shape[1]))
-    return Together(labels, centers, (rows - own).square().sum((1, 2)), n_iter)
+    return Restarts(labels, centers, (rows - own).square().sum((1, 2)), n_iter)
