@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from gcdbench.ops.kmeans import rows as reading
 from gcdbench.ops.kmeans import restarts
+from gcdbench.ops.kmeans import rows as reading
 from gcdbench.ops.kmeans.api import assign, semi_supervised_kmeans
 from gcdbench.ops.neighbours import k_nearest
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from gcdbench.ops.kmeans.assign import Nearest, blocks, squared_gaps
+from gcdbench.ops.kmeans.restarts import fits, lloyd_restarts
 from gcdbench.ops.kmeans.rows import Rows, as_rows, parts
 from gcdbench.ops.kmeans.seeding import Init, Start, starts
-from gcdbench.ops.kmeans.restarts import fits, lloyd_restarts
 
 Table = Tensor | np.ndarray
 MEMORY = 256 * 2**20  # bytes kept between steps: scores of centres that did not move
