@@ -1,8 +1,8 @@
 """muGCD: a mean teacher sees weak views, its student strong ones (Vaze et al., NeurIPS 2023).
 
 A re-creation: no code of the authors was found, and only the paper's summary was read. The backbone
-is first trained by GCD's contrast. Then a cosine classifier over old and new classes, whose teacher is
-a running mean of backbone and classifier, learns from labels and from the teacher's sharpened
+is first trained by GCD's contrast. Then a cosine classifier over old and new classes, whose teacher
+is a running mean of backbone and classifier, learns from labels and from the teacher's sharpened
 prediction for a weakly augmented view, with SimGCD's mean entropy. Numbers are SimGCD's unless a
 comment says otherwise.
 """

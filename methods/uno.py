@@ -6,9 +6,9 @@ for the new classes, and as many with more clusters than classes, learn side by 
 the smallest loss in the last epoch predicts. "Released" below is UNO's code; UNO+, in which
 unlabelled images may also be assigned to old classes, was never released. Its discovery commands
 take two large and two small crops, of which the large ones teach all others; here both views are
-large, unless ``views`` says otherwise. Decided here: no supervised stage before, as for all methods;
-prototypes are brought to length one after each step, not before the next, so that predictions see
-them so, too.
+large, unless ``views`` says otherwise. Decided here: no supervised stage before, as for all
+methods; prototypes are brought to length one after each step, not before the next, so that
+predictions see them so, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from gcdbench.plugin import (
     draw_permutation,
     soft_cross_entropy,
 )
-
 
 TEACHERS = 2  # the first views: those whose assignments are targets, paper and released
 

@@ -201,15 +201,8 @@ class CostModel:
     def estimate(self, cell: Cell) -> Estimate:
         """Estimate a cell."""
         views = len(cell.method_config.get("views", ()))
-        alike = (
-            cell.dataset,
-            cell.limit,
-            cell.exclude,
-            cell.spec,
-            cell.train,
-            cell.backbone,
-            views,
-        )
+        data = cell.dataset, cell.limit, cell.exclude
+        alike = (*data, cell.spec, cell.train, cell.backbone, views)
         if (found := self._known.get(alike)) is None:
             found = self._known[alike] = self._estimate(cell)
         return found

@@ -229,9 +229,10 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     },
     "methods/techniques/cutmix.py": {
         seams("cutmix"): [
-            ("boxes, share = cutmix_boxes(", "boxes, _ = cutmix_boxes("),
+            ("_, share = boxes[sides[0]]", "_, _ = boxes[sides[0]]"),
             ('if self.config.share == "image" else 1', "if True else 1"),
-            ("[cutmix(view, *here) for view in batch.views]", "[cutmix(batch.views[0], *here), batch.views[1]]"),
+            ("here[tuple(view.shape[-2:])]) for view in batch.pixels]", "here[sides[0]]) for view in [batch.pixels[0]] * 2]"),
+            ("here[tuple(view.shape[-2:])])", "here[sides[0]])"),
         ],
     },
     "methods/techniques/mixup.py": {
