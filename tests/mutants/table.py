@@ -107,11 +107,13 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     },
     "methods/uno.py": {
         path("uno"): [
-            ("targets.flip(0)", "targets"),
+            ("teachers = torch.stack([targets[teacher] for _, teacher in pairs])", "teachers = torch.stack([targets[student] for student, _ in pairs])"),
             ("first_class=0 if c.assign_to", "first_class=self.task.num_old if c.assign_to"),
             ("        for head in (self.known, self.cluster, self.over):\n            head.normalise_()\n", ""),
         ],
         UNO: [
+            ("for t in range(TEACHERS) if s != t]", "for t in range(TEACHERS)]"),
+            ("logits[:TEACHERS].detach()", "logits[-TEACHERS:].detach()"),
             ("self.head_losses.argmin(0, keepdim=True)", "self.head_losses.argmax(0, keepdim=True)"),
             ("            self.head_losses.zero_()\n", ""),
             ("if (clock.step + 1) % clock.steps_per_epoch == 0", "if clock.step % clock.steps_per_epoch == 0"),
