@@ -19,3 +19,16 @@ def put_into_cache(cache: Path, repository: str, name: str, content: bytes) -> P
     link.symlink_to(os.path.relpath(blob, link.parent))
     (folder / "refs" / "main").write_text(commit)
     return link
+
+
+def put_folder_into_cache(cache: Path, repository: str, source: Path) -> None:
+    """Write all files of a folder as a download of the repository would leave them."""
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    commit = hashlib.sha1(repository.encode()).hexdigest()
+    for path in sorted(source.iterdir()):
+        link = put_into_cache(cache, repository, path.name, path.read_bytes())
+        place = folder / "snapshots" / commit / path.name
+        place.parent.mkdir(exist_ok=True)
+        link.rename(place)
+        link.parent.rmdir()
+    (folder / "refs" / "main").write_text(commit)
