@@ -80,6 +80,8 @@ EXAMPLES = {
   gcdbench results merge node1/runs node2/runs --into results/runs
   gcdbench results verify results/runs
   gcdbench results rescore results/runs --check              from stored predictions
+  gcdbench results pack --methods simgcd --out simgcd.zip    for others to verify
+  gcdbench results verify simgcd.zip
   gcdbench results export-weights --methods simgcd           for a model hub
   gcdbench results import-weights models/simgcd-...          for plot pca, plot attention""",
     "list": """
