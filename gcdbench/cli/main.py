@@ -83,7 +83,7 @@ EXAMPLES = {
   gcdbench results pack --methods simgcd --out simgcd.zip    for others to verify
   gcdbench results verify simgcd.zip
   gcdbench results export-weights --methods simgcd           for a model hub
-  gcdbench results import-weights models/simgcd-...          for plot pca, plot attention""",
+  gcdbench results import-weights models/simgcd-a-seed0      for plot pca, plot attention""",
     "list": """
   gcdbench list methods --json                               settings, defaults and sources""",
     "show": """
@@ -96,7 +96,7 @@ EXAMPLES = {
   gcdbench new-method myidea --from simgcd --package         a package with entry point, test""",
     "evaluate": """
   gcdbench evaluate --features f.npz --json                  features, labels, labelled
-  gcdbench evaluate --weights models/simgcd-...              a trained cell, once more""",
+  gcdbench evaluate --weights models/simgcd-a-seed0          a trained cell, once more""",
     "estimate-k": """
   gcdbench estimate-k --features f.npz --max-k 300""",
     "completion": """

@@ -31,6 +31,11 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     scoring.add_argument("--data-root", type=Path, metavar="DIR", help="where the datasets are")
     packs.add_pack(actions)
     weights.add_weights(actions)
+    for one in actions.choices.values():
+        text = "add a plug-in file"
+        one.add_argument(
+            "--plugin", action="append", default=argparse.SUPPRESS, metavar="FILE", help=text
+        )
 
 
 def results(arguments: argparse.Namespace) -> int:
