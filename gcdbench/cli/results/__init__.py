@@ -1,4 +1,4 @@
-"""The verb results: merge, verify and rescore results folders. No torch."""
+"""The verb results: merge, verify, rescore and share results folders."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 from gcdbench.cli.arguments import say
+from gcdbench.cli.results import weights
 from gcdbench.errors import UserError
 
 SHOWN = 3  # scores of a record that are named if they differ
@@ -26,12 +27,18 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     scoring.add_argument("folder", nargs="?", type=Path, default=Path("results/runs"))
     scoring.add_argument("--check", action="store_true", help="write nothing; 1 if a score differs")
     scoring.add_argument("--data-root", type=Path, metavar="DIR", help="where the datasets are")
+    weights.add_weights(actions)
 
 
 def results(arguments: argparse.Namespace) -> int:
-    """Merge results folders, or verify or rescore one."""
-    if arguments.action == "rescore":
-        return _rescore(arguments)
+    """Merge, verify, rescore or share results folders."""
+    others = {
+        "rescore": _rescore,
+        "export-weights": weights.export_weights,
+        "import-weights": weights.import_weights,
+    }
+    if arguments.action in others:
+        return others[arguments.action](arguments)
 
     if arguments.action == "verify":
         refused = _verify(arguments)
