@@ -9,13 +9,13 @@ import argparse
 import gc
 import logging
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gcdbench.cli.arguments import terminal_width
 from gcdbench.errors import UserError
 from gcdbench.report.plots import PLOTS
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gcdbench.report.leaderboard import Leaderboard
 
 FORMATS = ("text", "md", "csv", "latex", "json")
-WIDTH = 120  # columns of what is not printed to a terminal
-NARROWEST = 60
 log = logging.getLogger("gcdbench")
 
 
@@ -84,8 +82,7 @@ def _print(leaderboard: Leaderboard) -> None:
     """Print a leaderboard that is as wide as the terminal, or as COLUMNS says."""
     from gcdbench.report.formats.terminal import as_terminal
 
-    width = shutil.get_terminal_size(fallback=(WIDTH, 24)).columns
-    sys.stdout.write(as_terminal(leaderboard, max(width, NARROWEST)))
+    sys.stdout.write(as_terminal(leaderboard, terminal_width()))
 
 
 @contextmanager
