@@ -31,12 +31,20 @@ def add_leaderboard(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``leaderboard``."""
     help_ = "printed to stdout (default: text, as wide as the terminal)"
     parser.add_argument("--format", choices=FORMATS, default="text", help=help_)
+    add_baselines(parser)
     add_out(parser)
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``report``."""
+    add_baselines(parser)
     add_out(parser)
+
+
+def add_baselines(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that names a file of baselines."""
+    help_ = "rows to show among the methods, not ranked (benchmarks/embedded/baselines.py)"
+    parser.add_argument("--baselines", type=Path, metavar="CSV", help=help_)
 
 
 def add_out(parser: argparse.ArgumentParser) -> None:
@@ -159,7 +167,12 @@ def load_leaderboard(
         log.warning("left out: %s%s: %s", paths[0], more, reason)
     if not collection.records:
         raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
-    return make_leaderboard(collection, suite_name(request), smoke=request.quick)
+    board = make_leaderboard(collection, suite_name(request), smoke=request.quick)
+    if (path := getattr(arguments, "baselines", None)) is None:
+        return board
+    from gcdbench.report.baselines import with_baselines
+
+    return with_baselines(board, path)
 
 
 def _any_code(arguments: argparse.Namespace) -> bool:

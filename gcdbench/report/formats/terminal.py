@@ -47,7 +47,7 @@ def _overall(leaderboard: Leaderboard, width: int) -> str:
     if leaderboard.smoke:
         columns = [column for column in columns if column.format != "rank" and column.name]
     lines = []
-    for one in leaderboard.standings:
+    for one in leaderboard.table_rows:
         best = one.place == 1
         cells = [(column.role == leaderboard.role, column.text(one)) for column in columns]
         lines.append([_mark(text, best) if ranked else text for ranked, text in cells])
@@ -61,9 +61,10 @@ def _dataset(
     shown = [name for name, _ in sets[:MOST_SETS]]
     head = ["", *(SPLITS * len(shown))]
     lines = []
-    for method in leaderboard.methods:
-        found = [leaderboard.lookup[(dataset, n, split, method)] for n in shown for split in SPLITS]
-        lines.append([method_title(method), *map(_number, found)])
+    places = [(dataset, name, split) for name in shown for split in SPLITS]
+    for one in leaderboard.table_rows:
+        found = [leaderboard.lookup[(*place, one.method)] for place in places]
+        lines.append([one.title, *map(_number, found)])
     over = [set_title(name) for name in shown]
     text = f"{dataset_title(dataset)}\n{table(head, lines, width=width, over=over)}"
     if len(sets) > len(shown):
