@@ -16,6 +16,7 @@ from gcdbench.report.further_scores import GAP, HIDDEN
 from gcdbench.report.further_scores import NAMES as FURTHER
 from gcdbench.report.leaderboard import ROLES, Leaderboard, Number, Standing
 from gcdbench.report.statistics import Interval
+from gcdbench.report.submissions import MARKS
 
 DASH = "–"  # what was not measured
 Output = Literal["md", "csv", "latex", "json", "page"]
@@ -129,8 +130,9 @@ def _cells(standing: Standing) -> str:
 
 
 def _mark(standing: Standing) -> str:
-    """Return the mark of a method with scores that could not be recomputed."""
-    return " ‡" if standing.unconfirmed else ""
+    """Return the marks of a method: scores that were not recomputed, training by others."""
+    other = f" {MARKS[standing.submission]}" if standing.submission else ""
+    return " ‡" * bool(standing.unconfirmed) + other
 
 
 def _measured(standing: Standing, role: str) -> bool:

@@ -169,7 +169,7 @@ def _publish(
     from gcdbench.report.formats.terminal import tuned_as_terminal
     from gcdbench.report.formats.tuned import draws_csv, tuned_csv, tuned_markdown
     from gcdbench.report.leaderboard import make_leaderboard
-    from gcdbench.report.tuned import tuned
+    from gcdbench.report.tuning.tuned import tuned
 
     collection = collect(request, arguments.results, cells=defaults)
     name = Suite.load(request.suite).name + ("-quick" if request.quick else "")

@@ -12,7 +12,7 @@ from gcdbench.report.formats.markdown import conditions
 from gcdbench.report.formats.tuned import NOTE, NOTHING, compared
 from gcdbench.report.leaderboard import SMOKE, Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
-from gcdbench.report.tuned import Tuned
+from gcdbench.report.tuning.tuned import Tuned
 
 GAP = "  "
 LONGEST = 28  # characters of a name

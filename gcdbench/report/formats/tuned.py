@@ -11,7 +11,7 @@ from typing import Any
 from gcdbench.report.columns import DASH, number
 from gcdbench.report.formats.data import no_formula
 from gcdbench.report.titles import dataset_title, method_title
-from gcdbench.report.tuned import Compared, Tuned
+from gcdbench.report.tuning.tuned import Compared, Tuned
 
 NOTE = (
     "All in percent. Default and tuned are scored at the last epoch, over the same seeds; the "
