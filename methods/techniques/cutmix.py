@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from torch import Tensor
+
 from gcdbench.plugin import (
     Batch,
     Clock,
@@ -39,7 +41,7 @@ class CutMix(Technique):
         share = draw_beta(c, c, draws, generator=generator).expand(n)[rank]
         centre = draw_uniform(2, draws, generator=generator).expand(2, n)[:, rank]
         sides = [tuple(view.shape[-2:]) for view in batch.pixels]
-        boxes = {
+        boxes: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {
             (h, w): cutmix_boxes(share, centre[0] * h, centre[1] * w, height=h, width=w)
             for h, w in dict.fromkeys(sides)
         }
