@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
+import shutil
 import sys
 from collections.abc import Container, Sequence
 
 LARGEST_SEED = 2**63 - 1
+WIDTH = 120  # columns of what is not printed to a terminal
+NARROWEST = 60
 
 
 def positive(text: str) -> int:
@@ -72,3 +75,8 @@ def say(text: str) -> None:
     """Print a result."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal, as COLUMNS says, or those of a file."""
+    return max(shutil.get_terminal_size(fallback=(WIDTH, 24)).columns, NARROWEST)

@@ -16,7 +16,7 @@ from gcdbench.report.further_scores import GAP, HIDDEN
 from gcdbench.report.further_scores import NAMES as FURTHER
 from gcdbench.report.leaderboard import ROLES, Leaderboard, Number, Standing
 from gcdbench.report.statistics import Interval
-from gcdbench.report.titles import method_title
+from gcdbench.report.submissions import MARKS
 
 DASH = "–"  # what was not measured
 Output = Literal["md", "csv", "latex", "json", "page"]
@@ -107,7 +107,7 @@ def standing_columns(leaderboard: Leaderboard) -> list[Column[Standing]]:
     ]
     return [
         Column("", attrgetter("place"), ("md",)),
-        Column("method", lambda one: method_title(one.method) + _mark(one), ("md",)),
+        Column("method", lambda one: one.title + _mark(one), ("md",)),
         *means,
         Column("method", attrgetter("method"), ("json",)),
         Column("means", attrgetter("means"), ("json",)),
@@ -115,17 +115,24 @@ def standing_columns(leaderboard: Leaderboard) -> list[Column[Standing]]:
         Column("95% interval", attrgetter("interval"), ("md", "page"), "interval"),
         Column("rank", attrgetter("rank"), ("json",)),
         Column("average rank", attrgetter("rank"), ("md", "page"), "rank", short="rank"),
-        Column("cells", lambda one: f"{one.recorded} of {one.planned}", ("md",)),
+        Column("cells", _cells, ("md",)),
         Column("recorded", attrgetter("recorded"), ("json",)),
         Column("planned", attrgetter("planned"), ("json",)),
         Column("place", attrgetter("place"), ("json",)),
-        Column("title", lambda one: method_title(one.method), ("json",)),
+        Column("title", attrgetter("title"), ("json",)),
     ]
 
 
+def _cells(standing: Standing) -> str:
+    if standing.is_baseline:
+        return "baseline"
+    return f"{standing.recorded} of {standing.planned}"
+
+
 def _mark(standing: Standing) -> str:
-    """Return the mark of a method with scores that could not be recomputed."""
-    return " ‡" if standing.unconfirmed else ""
+    """Return the marks of a method: scores that were not recomputed, training by others."""
+    other = f" {MARKS[standing.submission]}" if standing.submission else ""
+    return " ‡" * bool(standing.unconfirmed) + other
 
 
 def _measured(standing: Standing, role: str) -> bool:

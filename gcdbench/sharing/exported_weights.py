@@ -51,12 +51,20 @@ def export_all(
     for path, record in valid_records(results, refused):
         chosen = not methods or record.method in methods
         if chosen and (path.parent / records.WEIGHTS).exists():
-            name = f"{record.method}-{record.dataset}-seed{record.seed}-{record.key}"
-            folder = out / re.sub(r"[^\w.-]", "-", name)
+            folder = _folder_for(record, out)
             export(path.parent, folder, data_root=data_root)
             yield folder
     for path, reason in refused:
         log.warning("%s %s", path, reason)
+
+
+def _folder_for(record: Record, out: Path) -> Path:
+    """Return the folder of an export, with a name that a repository may have."""
+    name = f"{record.method}-{record.dataset}-seed{record.seed}"
+    folder = out / re.sub(r"[^\w.-]", "-", name)
+    there = records.read_record(folder / records.RECORD)
+    taken = isinstance(there, Record) and there.key != record.key  # with other settings
+    return folder.with_name(f"{folder.name}-{record.key}") if taken else folder
 
 
 def export(cell_folder: Path, out: Path, *, data_root: Path | None = None) -> None:

@@ -22,7 +22,7 @@ from gcdbench.training.method import Batch
 from gcdbench.training.optimizer import make_optimizer
 
 MOST_SYNCS = 2
-MOST_LAUNCHES = {"hilo": 900, "hypcd": 1000, "uniot": 1200, "simgcd+pmtrans": 1300}
+MOST_LAUNCHES = {"hilo": 900, "hypcd": 1000, "mugcd": 900, "uniot": 1200, "simgcd+pmtrans": 1300}
 OTHERS = 800
 
 

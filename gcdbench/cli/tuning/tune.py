@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gcdbench.cli import run
-from gcdbench.cli.arguments import positive, say, seed
+from gcdbench.cli.arguments import positive, say, seed, terminal_width
 from gcdbench.core.files import write_atomically
 from gcdbench.core.suites import Suite
 from gcdbench.data.tuning.names import FOLDS
@@ -166,17 +166,17 @@ def _publish(
 ) -> None:
     """Print and write default and tuned settings side by side, and every draw."""
     from gcdbench.report.collect import collect
+    from gcdbench.report.formats.terminal import tuned_as_terminal
     from gcdbench.report.formats.tuned import draws_csv, tuned_csv, tuned_markdown
     from gcdbench.report.leaderboard import make_leaderboard
-    from gcdbench.report.tuned import tuned
+    from gcdbench.report.tuning.tuned import tuned
 
     collection = collect(request, arguments.results, cells=defaults)
     name = Suite.load(request.suite).name + ("-quick" if request.quick else "")
     rows = tuned(make_leaderboard(collection, name)) if collection.records else []
     wanted = {s.facts(draws, w).identity for s, draws, w in chosen}
     rows = [row for row in rows if row.search.identity in wanted]
-    text = tuned_markdown(rows)
-    say(text)
+    say(tuned_as_terminal(rows, terminal_width(), smoke=request.quick))
     folder = arguments.out or arguments.results / "tune"
     every = [
         {
@@ -193,7 +193,7 @@ def _publish(
         for one in draws
     ]
     for suffix, content in (
-        (".md", text),
+        (".md", tuned_markdown(rows)),
         (".csv", tuned_csv(rows)),
         (".json", json.dumps([row.as_dict() for row in rows], indent=1)),
         ("-draws.csv", draws_csv(every)),
