@@ -73,7 +73,8 @@ def assemble(
 
     def encoder_of(backbone: Backbone, **more: Any) -> PoolEncoder:
         parts = (problem, loader, backbone, device, store, trunk.key)
-        return PoolEncoder(*parts, precision=config.eval_tokens, mixed=mixed, **more)
+        more |= {"precision": config.eval_tokens, "features": config.eval_features}
+        return PoolEncoder(*parts, mixed=mixed, **more)
 
     features = encoder_of(backbone).compute_features
     number = assumed_classes(cell.task, problem, compute_features=features, seed=cell.seed)
