@@ -188,7 +188,7 @@ def test_odd_lines_of_the_scheduler_are_passed_over(program):
 @pytest.mark.parametrize("script", [r"printf 'down\377\n' >&2; exit 3", "exit 1", "kill -9 $$"])
 def test_a_scheduler_that_fails_is_one_line(program, script):
     program("squeue", script)
-    with pytest.raises(UserError, match="the scheduler cannot be queried: .") as found:
+    with pytest.raises(UserError, match=r"the scheduler cannot be queried: .") as found:
         slurm.queue()
     assert "\n" not in str(found.value)
 
