@@ -23,12 +23,13 @@ MAY_IMPORT = {
     "experiment": {"core", "data"},
     "training": {"core", "ops", "data", "nn", "experiment"},
     "runner": {"core", "ops", "data", "nn", "experiment", "training"},
+    "sharing": {"core", "data", "nn", "experiment", "training", "runner"},
     "report": {"core", "experiment"},
     "cell_plots": {"core", "data", "nn", "experiment", "training", "report"},
     "paper_tables": {"core", "experiment", "report"},
     "cli": {
         *("core", "ops", "data", "nn", "experiment", "training", "runner", "report"),
-        *("cell_plots", "paper_tables", "api"),
+        *("cell_plots", "paper_tables", "sharing", "api"),
     },
 }
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"

@@ -7,6 +7,7 @@ import shlex
 
 import numpy as np
 import pytest
+import yaml
 from helpers.documents import as_run_here, blocks, commands, in_order, make_home
 from helpers.paths import ROOT
 
@@ -91,3 +92,29 @@ def test_links_lead_somewhere():
     local = [place for place in places if not place.startswith("http")]
     assert local
     assert [place for place in local if not (README.parent / place).exists()] == []
+
+
+def test_the_workflow_runs_the_two_commands_of_readme():
+    first, tests = (b.strip() for b in blocks(text(), "") if b.startswith("python3 -m venv"))
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    run = [
+        step["run"].strip()
+        for job in workflow["jobs"].values()
+        for step in job["steps"]
+        if "run" in step
+    ]
+    assert first in run
+    assert tests in run
+    for words in commands("```\n" + "\n".join(run) + "\n```"):
+        _parser().parse_args(words)
+
+
+def test_templates_and_workflows_can_be_read():
+    paths = sorted((ROOT / ".github").rglob("*.yml"))
+    assert len(paths) == 2
+    for path in paths:
+        assert yaml.safe_load(path.read_text())["jobs"]
+    for path in sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.md")):
+        _, front, body = path.read_text().split("---", 2)
+        assert {"name", "about", "labels"} == set(yaml.safe_load(front))
+        assert body.strip()

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from gcdbench.core.backbone_sizes import SIZES
 from gcdbench.core.settings import BackboneConfig
 from gcdbench.errors import UserError
+from gcdbench.experiment.key import weights_hash
 from gcdbench.experiment.plan import Cell
 from gcdbench.runner.cost import backbone_size
 
@@ -29,17 +30,16 @@ def check_backbones(cells: Iterable[Cell]) -> None:
             )
 
 
-def needing_hub(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells whose weights timm fetches from its hub."""
-    return [c for c in cells if c.backbone.weights is None and c.backbone.name != "embedded"]
-
-
 def fetch_weights(cells: Iterable[Cell]) -> None:
-    """Download the weights of such cells unless they are here; raise a UserError if that fails."""
+    """Download the weights of cells unless they are here; raise a UserError if that fails."""
     for config in _distinct(cells):
         from gcdbench.nn import hub
 
+        named = weights_hash(config)
         hub.fetch_weights(config)
+        weights_hash.cache_clear()
+        if weights_hash(config) != named:
+            raise UserError(f"backbone.weights: {config.weights} has changed on the hub: run again")
 
 
 def _distinct(cells: Iterable[Cell]) -> list[BackboneConfig]:

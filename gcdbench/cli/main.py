@@ -79,7 +79,11 @@ EXAMPLES = {
     "results": """
   gcdbench results merge node1/runs node2/runs --into results/runs
   gcdbench results verify results/runs
-  gcdbench results rescore results/runs --check              from stored predictions""",
+  gcdbench results rescore results/runs --check              from stored predictions
+  gcdbench results pack --methods simgcd --out simgcd.zip    for others to verify
+  gcdbench results verify simgcd.zip
+  gcdbench results export-weights --methods simgcd           for a model hub
+  gcdbench results import-weights models/simgcd-a-seed0      for plot pca, plot attention""",
     "list": """
   gcdbench list methods --json                               settings, defaults and sources""",
     "show": """
@@ -91,7 +95,8 @@ EXAMPLES = {
   gcdbench new-method myidea                                 myidea.py, to be filled in
   gcdbench new-method myidea --from simgcd --package         a package with entry point, test""",
     "evaluate": """
-  gcdbench evaluate --features f.npz --json                  features, labels, labelled""",
+  gcdbench evaluate --features f.npz --json                  features, labels, labelled
+  gcdbench evaluate --weights models/simgcd-a-seed0          a trained cell, once more""",
     "estimate-k": """
   gcdbench estimate-k --features f.npz --max-k 300""",
     "completion": """

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gcdbench.core.hub_weights import check_hub_name, is_hub_name
+
 # short names of backbones -> names in timm's model registry; any other timm ViT by its own name
 BACKBONES = {
     "embedded": "small hybrid ViT that ships with gcdbench (64 px drawings)",
@@ -78,11 +80,20 @@ class BackboneConfig:
     """Which backbone, with which weights, and how much of it is trained."""
 
     name: str = "dino-vitb16"  # a key of BACKBONES or any timm vision transformer
-    weights: str | None = None  # a local checkpoint file; by default timm's, from its hub
+    weights: str | None = None  # a file or hf-hub:owner/name; by default timm's, from its hub
     train_blocks: int = 1  # last blocks that are trained; 1 in the paper and all released codes
 
     def __post_init__(self) -> None:
         _require_at_least(self, 0, "train_blocks")
+        if self.weights is not None and is_hub_name(self.weights):
+            check_hub_name(self.weights)
+
+    @property
+    def from_hub(self) -> bool:
+        """Whether the weights are fetched from the hub unless they are on this machine."""
+        if self.weights is not None:
+            return is_hub_name(self.weights)
+        return self.name != "embedded"
 
 
 def _require_at_least(config: Any, least: int, *names: str) -> None:

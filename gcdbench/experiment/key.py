@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gcdbench.core import registry
+from gcdbench.core import hub_weights, registry
 from gcdbench.core.method_spec import MethodSpec
 from gcdbench.core.paths import PACKAGE
 from gcdbench.core.settings import BACKBONES, BackboneConfig
@@ -41,6 +41,9 @@ def key_of(settings: Mapping[str, Any], fingerprints: Mapping[str, str]) -> str:
 @cache
 def weights_hash(backbone: BackboneConfig) -> str:
     """Return the hash of the weight file, or the hub's name for weights that timm fetches."""
+    if backbone.weights is not None and backbone.from_hub:
+        kept = hub_weights.local_file(backbone.weights)
+        return file_hash(kept) if kept else hub_weights.published_hash(backbone.weights)
     if backbone.weights is not None:
         path = Path(backbone.weights)
         if not path.is_file():

@@ -12,6 +12,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from gcdbench.nn.tokens import (
     Encoded,
     Patches,
     Recording,
+    Share,
     State,
     Tokens,
     Trace,
@@ -317,10 +319,11 @@ class Backbone(nn.Module):
 
     def _encode_rows(self, images: State) -> Encoded:
         # token hooks may mix rows, so they must see all of them
-        whole = self.group.size == 1 or self._hooks or not len(images)
-        return self._encode(images) if whole else self._encode_share(images)
+        if self.group.size == 1 or self._hooks or not len(images):
+            return self._encode(images.fetch() if isinstance(images, Share) else images)
+        return self._encode_share(images)
 
-    def _encode(self, images: State) -> Encoded:
+    def _encode(self, images: Tensor | Patches | Tokens) -> Encoded:
         if isinstance(images, Tensor):
             images = Patches(self.patches(images))
         added = None if self._add_hook is None else self._add_hook(_patches_of(images))
@@ -349,37 +352,44 @@ class Backbone(nn.Module):
         return first_of(encoded, number)
 
     def _encode_share(self, images: State) -> Encoded:
-        """Encode this process's share of the rows and gather the shares of the others."""
-        group, number, recording = self.group, len(images), self._recording
-        added = None
+        """Encode this process's share of the rows and gather the features of the others."""
+        recording, added = self._recording, None
         if self._add_hook is not None:  # rows are made of any others, so all embeddings are needed
+            images = images.fetch() if isinstance(images, Share) else images
             images = Patches(self.patches(images)) if isinstance(images, Tensor) else images
             added = self._add_hook(_patches_of(images))
-        mine = images[self._share(number)]
+        if isinstance(images, Share):
+            mine, whole = images.mine, partial(self._gather_places, images.places)
+        else:
+            mine = images[self._share(len(images))]
+            whole = partial(self.group.gather, number=len(images))
         mine = Patches(self.patches(mine)) if isinstance(mine, Tensor) else mine
         part = None if added is None else added[self._share(len(added))]
         encoded = self._encode_with(mine, part)
         if recording is not None:
-            self._gather_recording(recording, images, 0 if added is None else len(added))
-        taps = {block: group.gather(tap, number) for block, tap in encoded.taps.items()}
+            self._gather_recording(recording, images, whole)
+            if recording.added is not None and added is not None:
+                recording.added = self.group.gather(recording.added, len(added))
+        taps = {block: whole(tap) for block, tap in encoded.taps.items()}
         patches, tokens = (
-            None if part is None else group.gather(part, number)
-            for part in (encoded.patches, encoded.added)
+            None if part is None else whole(part) for part in (encoded.patches, encoded.added)
         )
-        return Encoded(group.gather(encoded.cls, number), taps, patches, tokens)
+        return Encoded(whole(encoded.cls), taps, patches, tokens)
 
-    def _gather_recording(self, recording: Recording, images: State, added: int) -> None:
-        """Complete a recording of this process's share; embeddings are there if rows were added."""
-        group, number = self.group, len(images)
-        if isinstance(images, Tensor):
-            recording.patches = group.gather(recording.patches, number)
+    def _gather_places(self, places: Tensor, part: Tensor) -> Tensor:
+        return self.group.gather(part, self.group.size * len(part))[places]
+
+    def _gather_recording(
+        self, recording: Recording, images: State, whole: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Complete a recording of this process's share; embeddings only if they are asked for."""
+        if isinstance(images, Tensor | Share):
+            recording.gather = whole
         else:
-            recording.patches = _patches_of(images)
+            recording.found = _patches_of(images)
         if isinstance(images, Tokens) and images.trace is not None:
             recording.kept = images.trace.maps
-        recording.scores = [group.gather(scores, number) for scores in recording.scores]
-        if recording.added is not None:
-            recording.added = group.gather(recording.added, added)
+        recording.scores = [whole(scores) for scores in recording.scores]
 
     def _share(self, number: int) -> Tensor:
         return self.group.rows(number).to(self.mean.device, non_blocking=True)

@@ -12,14 +12,13 @@ import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
+from gcdbench.core import hub_weights
 from gcdbench.core.backbone_sizes import BackboneSize
+from gcdbench.core.hub_weights import FILES, SECONDS
 from gcdbench.core.settings import BACKBONES, BackboneConfig
 from gcdbench.errors import UserError
 from gcdbench.nn.backbone import Backbone
 from gcdbench.nn.load import build_timm_vit
-
-SECONDS = 10.0  # that the hub may take to answer
-FILES = ("model.safetensors", "pytorch_model.bin")  # of a model on the hub, in timm's order
 
 
 @cache
@@ -66,6 +65,9 @@ class Weights:
 
 def find_weights(config: BackboneConfig) -> Weights:
     """Return where a backbone's weights are, or where they would be fetched from."""
+    if config.weights is not None and config.from_hub:
+        kept = hub_weights.local_file(config.weights)
+        return Weights(str(kept or hub_weights.repository(config.weights)), kept is not None)
     if config.weights is not None:
         return Weights(config.weights, Path(config.weights).is_file())
     if config.name == "embedded":
@@ -106,8 +108,11 @@ def fetch_weights(config: BackboneConfig) -> None:
     found = find_weights(config)
     if found.there:
         return
-    if config.weights is not None:
+    if config.weights is not None and not config.from_hub:
         raise UserError(f"backbone.weights: no file {config.weights}")
+    if config.weights is not None:
+        hub_weights.weights_file(config.weights)
+        return
     if "://" in found.place:
         return  # an ordinary address, which timm tries once
     if (error := unreachable(found)) is not None:

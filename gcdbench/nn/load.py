@@ -15,6 +15,7 @@ from timm.models.eva import checkpoint_filter_fn as eva_filter_fn
 from timm.models.vision_transformer import checkpoint_filter_fn
 from torch import Tensor
 
+from gcdbench.core.hub_weights import weights_file
 from gcdbench.core.settings import BACKBONES, BackboneConfig
 from gcdbench.errors import UserError
 from gcdbench.nn import embedded
@@ -32,7 +33,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
         vit = _timm_vit(config)
         data = resolve_model_data_config(vit) | {"input_size": vit.patch_embed.img_size}
     if config.weights is not None:
-        _load_file(vit, Path(config.weights))
+        _load_file(vit, weights_file(config.weights))
     vit.eval()
     return Backbone(
         vit,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -26,6 +27,15 @@ class ProcessGroup(Protocol):
 
     def gather(self, part: Tensor, number: int) -> Tensor:
         """Return the rows of all processes' shares."""
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Return the values of all processes, in the order of their ranks."""
+
+    def any(self, flag: bool) -> bool:
+        """Return whether a flag is set in any process; no device waits for the answer."""
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Let every process encode by itself in the context: each has other images there."""
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Set the tensors to their values in the main process."""
@@ -52,6 +62,19 @@ class SingleProcess:
     def gather(self, part: Tensor, number: int) -> Tensor:
         """Return the rows as they are."""
         return part
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Return the only value."""
+        return [value]
+
+    def any(self, flag: bool) -> bool:
+        """Return the flag."""
+        return flag
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Change nothing."""
+        yield
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Leave the tensors as they are."""

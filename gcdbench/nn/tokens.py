@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,7 +65,44 @@ class Tokens:
         return Tokens(self.x.to(device, non_blocking=True), taps, trace)
 
 
-State = Tensor | Patches | Tokens  # images (n, 3, H, W), or what was precomputed of them
+@dataclass(frozen=True)
+class Share:
+    """Images of which this process has those rows that it encodes, and other processes the rest."""
+
+    mine: Tensor | Patches | Tokens  # as many rows in every process
+    places: Tensor  # (n,) of the images among the rows of all processes, in the order of ranks
+    fetch: Callable[[], Tensor | Patches | Tokens]  # returns all images; all processes call it
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def x(self) -> Tensor:
+        """What this process has of the images."""
+        return self.mine if isinstance(self.mine, Tensor) else self.mine.x
+
+    def __getitem__(self, rows: Tensor) -> Tensor | Patches | Tokens:
+        return self.fetch()[rows]
+
+    def to(self, device: torch.device) -> Share:
+        """Move to a device."""
+        places = self.places.to(device, non_blocking=True)
+        return Share(_on(device, self.mine), places, lambda: _on(device, self.fetch()))
+
+
+def _on(device: torch.device, images: Tensor | Patches | Tokens) -> Tensor | Patches | Tokens:
+    if not isinstance(images, Tensor):
+        return images.to(device)
+    return pixels_on(device, images)
+
+
+def pixels_on(device: torch.device, images: Tensor) -> Tensor:
+    """Move images to a device, turning stored bytes into numbers between 0 and 1."""
+    images = images.to(device, non_blocking=True)
+    return images.float().div_(255) if images.dtype == torch.uint8 else images
+
+
+State = Tensor | Patches | Tokens | Share  # images (n, 3, H, W), or what was precomputed of them
 
 
 def size_of(view: State) -> tuple[Any, ...]:
@@ -129,25 +166,33 @@ def join(parts: Sequence[Encoded]) -> Encoded:
 class Recording:
     """Patch embedding and CLS attention of the latest images."""
 
-    patches: Tensor = field(default_factory=lambda: torch.empty(0))  # (n, p, d), before the hooks
+    found: Tensor = field(default_factory=lambda: torch.empty(0))  # (n, p, d), before the hooks
     kept: Tensor | None = None  # (n, blocks, heads, p) maps of the blocks that were not run
     scores: list[Tensor] = field(default_factory=list)  # of the others, before the softmax
     gradient: bool = False  # whether the maps of trained blocks pass one
     added: Tensor | None = None  # (m, d) output for the rows that were added to the images
+    gather: Callable[[Tensor], Tensor] | None = None  # to get the patches of other processes
 
     def begin(self, patches: Tensor, kept: Tensor | None = None) -> None:
         """Forget earlier images."""
-        self.patches, self.kept, self.scores = patches, kept, []
+        self.found, self.kept, self.scores, self.gather = patches, kept, [], None
+
+    @property
+    def patches(self) -> Tensor:
+        """Patch embedding (n, p, d); of several processes, all must ask for it."""
+        if self.gather is not None:
+            self.found, self.gather = self.gather(self.found), None
+        return self.found
 
     def note(self, scores: Tensor) -> None:
         """Keep the scores (n + m, heads, tokens) of the images' CLS tokens."""
-        self.scores.append(scores[: len(self.patches)])
+        self.scores.append(scores[: len(self.found)])
 
     @property
     def attention(self) -> Tensor:
         """CLS-to-patch attention (blocks, n, heads, p)."""
         found = [] if self.kept is None else [self.kept.transpose(0, 1)]
-        length = self.patches.shape[1]
+        length = self.found.shape[1]
         if len({scores.shape for scores in self.scores}) > 1:  # adapters may add tokens
             found += [scores.softmax(-1)[None, ..., -length:] for scores in self.scores]
         elif self.scores:  # all blocks in one softmax, which saves launches

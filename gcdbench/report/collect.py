@@ -22,6 +22,7 @@ from gcdbench.experiment.plan import Cell, Request, base_name, make_cells
 from gcdbench.experiment.record import Record, SearchFacts, SetScores
 from gcdbench.experiment.verdict import Verdict
 from gcdbench.report.matching import differing, is_of, same_data
+from gcdbench.report.submissions import Submission, read_submissions
 
 Judge = Callable[..., Verdict]  # of a record's path, the record and its problem
 COLUMNS = ["dataset", "method", "seed", "set", "role", "split", "accuracy"]
@@ -77,6 +78,7 @@ class Collection:
     truths: dict[str, Truth] = field(default_factory=dict)  # by dataset
     description: str = ""  # of the suite
     unconfirmed: list[Place] = field(default_factory=list)  # whose scores were not recomputed
+    submissions: dict[str, Submission] = field(default_factory=dict)  # methods trained by others
 
     @property
     def datasets(self) -> list[str]:
@@ -162,6 +164,7 @@ def collect(
         truths=_truths(by_key.values()),
         description=suite.description,
         unconfirmed=unconfirmed,
+        submissions=read_submissions(results),
     )
 
 

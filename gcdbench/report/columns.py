@@ -16,6 +16,7 @@ from gcdbench.report.further_scores import GAP, HIDDEN
 from gcdbench.report.further_scores import NAMES as FURTHER
 from gcdbench.report.leaderboard import ROLES, Leaderboard, Number, Standing
 from gcdbench.report.statistics import Interval
+from gcdbench.report.submissions import MARKS
 from gcdbench.report.titles import method_title
 
 DASH = "–"  # what was not measured
@@ -124,8 +125,9 @@ def standing_columns(leaderboard: Leaderboard) -> list[Column[Standing]]:
 
 
 def _mark(standing: Standing) -> str:
-    """Return the mark of a method with scores that could not be recomputed."""
-    return " ‡" if standing.unconfirmed else ""
+    """Return the marks of a method: scores that were not recomputed, training by others."""
+    other = f" {MARKS[standing.submission]}" if standing.submission else ""
+    return " ‡" * bool(standing.unconfirmed) + other
 
 
 def _measured(standing: Standing, role: str) -> bool:

@@ -16,6 +16,7 @@ from gcdbench.experiment.record import Record
 from gcdbench.report import paper_numbers, statistics, titles
 from gcdbench.report.collect import SPLITS, Collection
 from gcdbench.report.further_scores import further_scores
+from gcdbench.report.submissions import sentences
 from gcdbench.report.tuned import Tuned, tuned
 
 Key = tuple[Any, ...]  # dataset, set, split, method
@@ -68,6 +69,7 @@ class Standing:
     planned: int
     place: int | None = None
     unconfirmed: int = 0  # cells whose scores could not be recomputed from predictions and labels
+    submission: str = ""  # verified or self-reported, of a method that others have trained
 
     @property
     def drop(self) -> float:
@@ -132,13 +134,13 @@ class Leaderboard:
         """What may not be concluded, in sentences."""
         recorded = self.collection.records
         if self.smoke:
-            return [SMOKE, *_unreadable(recorded), *_unconfirmed(self.collection)]
+            return [SMOKE, *_unreadable(recorded), *_by_others(self.collection)]
         return [
             *statistics.caveats(self.scores),
             *_without_new_classes(recorded),
             *_unreadable(recorded),
             *_variants(recorded),
-            *_unconfirmed(self.collection),
+            *_by_others(self.collection),
         ]
 
     def sets_of(self, dataset: str) -> list[tuple[str, str]]:
@@ -167,6 +169,12 @@ def make_leaderboard(collection: Collection, suite: str, *, smoke: bool = False)
         by_method = {one.method: replace(one, place=None, rank=math.nan) for one in standings}
         standings = [by_method[method] for method in titles.in_order(by_method)]
     return Leaderboard(suite, collection, role, numbers, standings, smoke)
+
+
+def _by_others(collection: Collection) -> list[str]:
+    """Say which scores could not be recomputed, and which rows were trained by others."""
+    named = {place.method: titles.method_title(place.method) for place in collection.planned}
+    return [*_unconfirmed(collection), *sentences(collection.submissions, named)]
 
 
 def _unconfirmed(collection: Collection) -> list[str]:
@@ -325,6 +333,7 @@ def _standings(collection: Collection, role: str) -> list[Standing]:
             recorded=planned[method] - missing[method],
             planned=planned[method],
             unconfirmed=unconfirmed[method],
+            submission=one.status if (one := collection.submissions.get(method)) else "",
         )
         for method in titles.in_order(planned)
     ]

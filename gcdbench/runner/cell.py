@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import platform
 import sys
 import time
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ from gcdbench.experiment.record import (
 )
 from gcdbench.nn.parallel import ProcessGroup, SingleProcess
 from gcdbench.runner import checkpoint
-from gcdbench.runner.feature_cache import FeatureCache
+from gcdbench.runner.feature_cache import FeatureCache, TemporaryFeatures
 from gcdbench.runner.meter import Meter, device_name
 from gcdbench.runner.options import RunOptions
 from gcdbench.runner.provenance import provenance
@@ -38,7 +39,7 @@ from gcdbench.runner.trackers import Tracker
 from gcdbench.training import trainer, weights
 from gcdbench.training.assemble import assemble
 from gcdbench.training.evaluator import Evaluation, evaluate
-from gcdbench.training.features.store import FeatureStore
+from gcdbench.training.features.store import Disk, FeatureStore
 
 CHECKPOINT_SECONDS = 60.0  # minimum time between two checkpoints
 NAMED = 20  # unreadable images that a record lists
@@ -55,14 +56,20 @@ class RunContext:
     device: torch.device
     stop: Stop = field(default_factory=Stop)
     group: ProcessGroup = field(default_factory=SingleProcess)
+    scratch: Path | None = None  # folder for temporary files of the group
     store: FeatureStore = field(init=False)
     # unreadable images by problem; also for cells that reuse the features of an earlier cell
     unreadable: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        cache, budget = self.options.cache, self.options.cache_bytes
-        shared = cache is not None and self.group.size == 1
-        self.store = FeatureStore(disk=FeatureCache(cache, budget) if shared and cache else None)
+        folder, group, disk = self.options.cache, self.group, None
+        if folder is not None:
+            disk = FeatureCache(folder, self.options.cache_bytes, group)
+        shared: Disk | None = disk
+        if group.size > 1:  # processes of several machines cannot map one file
+            near = len(set(group.gather_objects(platform.node()))) == 1
+            shared = (disk or TemporaryFeatures(group, self.scratch)) if near else None
+        self.store = FeatureStore(disk=disk, shared=shared)
 
     @property
     def results(self) -> Path:
@@ -108,6 +115,8 @@ class CellRun:
             self._train(resume)
             self.heartbeat.update(phase="scoring", eta=None)
             final = self._evaluate(measure=True)
+            for others in group.gather_objects(self.parts.loader.unreadable):
+                self.parts.loader.unreadable |= others
             record = self._record(final)
             if group.is_main:
                 self._tell_unreadable()

@@ -5,6 +5,9 @@ next to it holds the checksum of every complete chunk: a chunk without a checksu
 one is computed again, so an interrupted run continues where it stopped. The name of both files is a
 hash of everything that can change a bit of the features, so a file never has to be invalidated.
 
+The processes that run a cell together compute the missing chunks of one file in turn, and all map
+it. Without a folder it is a temporary file, which is deleted as soon as all have mapped it.
+
 Files stay until they are deleted by hand. If they would take more than the budget, the first chunks
 of a new list that fit are written, and the others are computed at every use.
 """
@@ -17,7 +20,9 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -28,7 +33,9 @@ from torch import Tensor
 
 from gcdbench.core.files import write_atomically
 from gcdbench.experiment.key import code_of
+from gcdbench.nn.parallel import ProcessGroup, SingleProcess
 from gcdbench.training.features.store import FeatureRequest, digest
+from gcdbench.training.loader import LocalError
 
 FORMAT = 1
 GB = 10**9
@@ -36,11 +43,12 @@ log = logging.getLogger(__name__)
 
 
 class FeatureCache:
-    """Features in a folder, of at most ``budget`` bytes."""
+    """Features in a folder, of at most ``budget`` bytes, for one process or a group of them."""
 
-    def __init__(self, folder: Path, budget: int) -> None:
+    def __init__(self, folder: Path, budget: int, group: ProcessGroup | None = None) -> None:
         self.folder = folder
         self.budget = budget
+        self.group = SingleProcess() if group is None else group
 
     def get(self, request: FeatureRequest, *, at_least: int) -> Tensor | None:
         """Return the features of the first chunks that fit, computing missing ones.
@@ -49,17 +57,44 @@ class FeatureCache:
         """
         name = digest(FORMAT, *request.key, request.dtype, request.sizes, request.stamps(), _code())
         file = FeatureFile(self.folder / f"{name[:32]}.tokens", request)
+        group = self.group if request.shared else SingleProcess()
+        with contextlib.ExitStack() as stack:
+            try:
+                todo = self._prepare(stack, file, at_least) if group.is_main else None
+            except OSError as error:
+                self._refuse(request, error)
+                todo = None
+            todo = group.broadcast_object(todo)
+            return None if todo is None else self._filled(group, file, *todo)
+
+    def _prepare(
+        self, stack: contextlib.ExitStack, file: FeatureFile, at_least: int
+    ) -> tuple[int, list[int]] | None:
+        """Lock a file and return how many chunks it has and which of them are missing."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(file.locked())
+        chunks = self._reserve(file, at_least)
+        return (chunks, file.missing(chunks)) if chunks >= at_least else None
+
+    def _filled(
+        self, group: ProcessGroup, file: FeatureFile, chunks: int, missing: list[int]
+    ) -> Tensor | None:
+        """Let each process compute some of the missing chunks, and return all."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with file.locked():
-                chunks = self._reserve(file, at_least)
-                return file.fill(chunks) if chunks >= at_least else None
+            file.fill(missing[group.rank :: group.size], chunks)
         except OSError as error:
-            log.warning(
-                "%s: frozen features of %s cannot be kept there (%s) and are computed when needed",
-                *(self.folder, request.title, error.strerror or error),
-            )
+            if group.size > 1:  # the others have written their part
+                raise LocalError(f"{file.path}: {error.strerror or error}") from error
+            self._refuse(file.request, error)
             return None
+        group.check_same(chunks, "frozen features")  # none maps the file before it is complete
+        return file.mapped(chunks)
+
+    def _refuse(self, request: FeatureRequest, error: OSError) -> None:
+        log.warning(
+            "%s: frozen features of %s cannot be kept there (%s) and are computed when needed",
+            *(self.folder, request.title, error.strerror or error),
+        )
 
     def _reserve(self, file: FeatureFile, at_least: int) -> int:
         """Log what will be written and what is left out, and allocate the file."""
@@ -89,6 +124,27 @@ class FeatureCache:
         return chunks
 
 
+class TemporaryFeatures:
+    """Features that the processes of a group on one machine have in one file, and nobody later."""
+
+    def __init__(self, group: ProcessGroup, folder: Path | None = None) -> None:
+        self.group = group
+        self.folder = folder  # None: that for temporary files
+
+    def get(self, request: FeatureRequest, *, at_least: int) -> Tensor | None:
+        """Return the features, of which each process computes some; None if they do not fit."""
+        group = self.group
+        made = tempfile.mkdtemp(prefix="gcdbench-", dir=self.folder) if group.is_main else None
+        folder = Path(group.broadcast_object(made))
+        try:
+            kept = FeatureCache(folder, sys.maxsize, group).get(request, at_least=at_least)
+            group.check_same(kept is None, "frozen features")  # all have mapped them by now
+            return kept
+        finally:
+            if group.is_main:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
 class FeatureFile:
     """The file with the features of one list, and its index."""
 
@@ -102,30 +158,42 @@ class FeatureFile:
         """Bytes that the features have or will have."""
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def fill(self, chunks: int) -> Tensor:
-        """Compute missing and damaged chunks, and return all of them."""
-        request, noted = self.request, self._noted(chunks)
+    def missing(self, chunks: int) -> list[int]:
+        """Return which of the first chunks must be computed: missing and damaged ones."""
+        noted = self._noted(chunks)
         bad = list(self._bad(noted))
         if damaged := sum(bool(noted[number]) for number in bad):
             text = "%s: %d of %d parts are damaged and are computed again"
             log.warning(text, self.path, damaged, chunks)
-        for number, chunk in zip(bad, request.compute(bad), strict=True):
+        return bad
+
+    def fill(self, missing: Sequence[int], chunks: int) -> None:
+        """Compute some chunks; other processes may compute others at the same time."""
+        request = self.request
+        for number, chunk in zip(missing, request.compute(missing), strict=True):
             data = chunk.contiguous().numpy().tobytes()
             with self.path.open("r+b") as file:
                 file.seek(self._start(number))
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            # a chunk with a placeholder for an unreadable image is valid in this run only
-            noted[number] = hashlib.sha256(data).hexdigest() if request.complete() else ""
-            facts = {"title": request.title, "checksums": noted}
-            write_atomically(self.index, json.dumps(facts).encode())
-        number = sum(request.sizes[:chunks])
+            with FileLock(self.path.with_suffix(".index.lock")):
+                noted = self._noted(chunks)
+                # a chunk with a placeholder for an unreadable image is valid in this run only
+                noted[number] = hashlib.sha256(data).hexdigest() if request.complete() else ""
+                facts = {"title": request.title, "checksums": noted}
+                write_atomically(self.index, json.dumps(facts).encode())
+
+    def mapped(self, chunks: int) -> Tensor:
+        """Return the first chunks, mapped into memory."""
+        number = sum(self.request.sizes[:chunks])
         # a private mapping: changes by one process are not visible to the others
         features = torch.from_file(
-            str(self.path), shared=False, size=number * prod(request.shape), dtype=request.dtype
+            *(str(self.path), False),
+            size=number * prod(self.request.shape),
+            dtype=self.request.dtype,
         )
-        return features.view(number, *request.shape)
+        return features.view(number, *self.request.shape)
 
     def _noted(self, chunks: int) -> list[str]:
         """Return the checksums of the first chunks, empty for those that were never written."""

@@ -1,7 +1,7 @@
 """Train one cell on several devices, with the same numbers as on one.
 
-Every process loads and encodes a part of each batch; the features are gathered, and heads and
-losses see the whole batch in every process. Contrastive terms, optimal transport and clustering of
+Every process loads and encodes a part of each batch; the features, but not the images, are
+gathered, and heads and losses see the whole batch in every process. Contrastive terms, optimal transport and clustering of
 a batch are therefore those of a single process for any method, and so is the gradient: that of the
 gathered rows is scaled by the number of processes before all gradients are averaged. The result is
 the sum for what was computed in parts, and the mean of equal values for the rest.
@@ -9,8 +9,9 @@ the sum for what was computed in parts, and the mean of equal values for the res
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -41,7 +42,8 @@ class TorchProcessGroup:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.is_main = self.rank == 0
         dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
+            # what only the CPUs exchange must not wait for the GPUs
+            "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
             init_method=init_method,
             rank=self.rank,
             world_size=self.size,
@@ -68,10 +70,30 @@ class TorchProcessGroup:
 
     def check_same(self, value: Any, what: str) -> None:
         """Raise if the processes do not pass the same value."""
-        seen: list[Any] = [None] * self.size
-        dist.all_gather_object(seen, value)
+        seen = self.gather_objects(value)
         if any(other != seen[0] for other in seen):
             raise UserError(f"the processes of this run do not see the same {what}: {seen}")
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Return the values of all processes, in the order of their ranks."""
+        seen: list[Any] = [None] * self.size
+        dist.all_gather_object(seen, value)
+        return seen
+
+    def any(self, flag: bool) -> bool:
+        """Return whether a flag is set in any process; no device waits for the answer."""
+        found = torch.tensor([flag], dtype=torch.uint8)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return bool(found)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let every process encode by itself in the context: each has other images there."""
+        size, self.size = self.size, 1
+        try:
+            yield
+        finally:
+            self.size = size
 
     def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Set the tensors to their values in the main process."""

@@ -56,6 +56,7 @@ def assemble(
     """Return the parts of a cell; frozen features come from the store as far as it has them."""
     problem, config = cell.problem(), cell.train
     backbone = load_backbone(cell.backbone).to(device)
+    backbone.group = group
     pretrained = weights_digest(backbone)
     registry.load("method", cell.spec.method)  # it may define kinds of views
     patch = backbone.image_size // backbone.transformer.grid[0]
@@ -65,6 +66,7 @@ def assemble(
         device=device,
         workers=workers,
         strict=strict,
+        shared=group.size > 1,
     )
     mixed = mixed_precision(config, device)
     trunk = Trunk(backbone, device, owner=cell.key, mixed=mixed)
@@ -84,8 +86,8 @@ def assemble(
         bank = (model.cache_depth, config.view_bank, store, key, device)
         batches = BankedLoader(loader, model.backbone, *bank, mixed=mixed)
     elif group.size > 1:
-        batches = ShardedLoader(loader, group, device)
-    model.backbone.group = group
+        whole = model.cache_depth in ("images", "patches")
+        batches = ShardedLoader(loader, group, device, whole=whole)
     own = {"encode": model.encode, "reads_images": model.reads_images}
     encoder = encoder_of(model.backbone, **own)
     context = make_fit_context(encoder, cell.seed)
@@ -100,6 +102,7 @@ def make_loader(
     device: torch.device | None = None,
     workers: int | None = 0,
     strict: bool = False,
+    shared: bool = False,
 ) -> Loader:
     """Return the loader of a cell's images, for views of ``size`` pixels."""
     info = registry.get("method", cell.spec.method)
@@ -114,6 +117,7 @@ def make_loader(
         workers=workers,
         draws_per_epoch=cell.train.draws_per_epoch,
         strict=strict,
+        shared=shared,
     )
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcdbench.nn.tokens import State, size_of, stack
+from gcdbench.nn.tokens import State, pixels_on, size_of, stack
 from gcdbench.ops.labels import UNLABELLED
 
 
@@ -169,7 +169,4 @@ def as_views(views: Sequence[State]) -> State | tuple[State, ...]:
 
 
 def _moved(view: State, device: torch.device) -> State:
-    if not isinstance(view, Tensor):
-        return view.to(device)
-    view = view.to(device, non_blocking=True)
-    return view.float().div_(255) if view.dtype == torch.uint8 else view
+    return pixels_on(device, view) if isinstance(view, Tensor) else view.to(device)

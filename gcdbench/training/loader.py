@@ -36,6 +36,10 @@ Failure = tuple[int, str, str]  # position in the request, place of the image, r
 Answer = tuple[Stacked | Frames, list[Failure]]
 
 
+class LocalError(RuntimeError):
+    """An error in one process only; it must stop the group, because the others wait for it."""
+
+
 class Request(NamedTuple):
     """What a process that loads images is asked for."""
 
@@ -99,8 +103,9 @@ class Loader:
     """Serves training batches and evaluation sweeps of one problem.
 
     An image that cannot be read is logged once; in training another one of the batch replaces it,
-    in evaluation it is a grey square. ``strict`` makes it an error. ``cache`` is a folder for
-    resized images (0.3 MB each at 256 pixels), by default that of GCDBENCH_CACHE.
+    in evaluation it is a grey square. ``strict`` makes it an error, ``shared`` one of this process
+    alone, because others load the other images. ``cache`` is a folder for resized images (0.3 MB
+    each at 256 pixels), by default that of GCDBENCH_CACHE.
     """
 
     def __init__(
@@ -116,6 +121,7 @@ class Loader:
         workers: int | None = 0,
         draws_per_epoch: int | None = None,
         strict: bool = False,
+        shared: bool = False,
         cache: Path | None = None,
     ) -> None:
         self.pool = problem.pool
@@ -126,6 +132,7 @@ class Loader:
         self.device = device
         self.on_device = device is not None and device.type == "cuda"
         self.strict = strict
+        self.shared = shared
         self.steps_per_epoch = max((draws_per_epoch or len(self.pool)) // self.batch_size, 1)
         images, folder = problem.images, cache or os.environ.get("GCDBENCH_CACHE")
         if folder:
@@ -233,7 +240,8 @@ class Loader:
         for views, failures in service:
             for _, place, reason in failures:
                 if self.strict:
-                    raise Unreadable(place, reason)
+                    error = Unreadable(place, reason)
+                    raise LocalError(str(error)) if self.shared else error
                 if place not in self.unreadable:
                     self.unreadable[place] = reason
                     log.warning("%s: cannot be read and is passed over (%s)", place, reason)

@@ -1,4 +1,4 @@
-"""A loader for several processes that train one model."""
+"""Batches for several processes that train one model."""
 
 from __future__ import annotations
 
@@ -7,37 +7,23 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gcdbench.data.images import Unreadable
 from gcdbench.nn.parallel import ProcessGroup
-from gcdbench.training.loader import (
-    Failure,
-    Loader,
-    Request,
-    Stacked,
-    substitutes,
-    take,
-)
+from gcdbench.nn.tokens import Share
+from gcdbench.training.loader import Failure, Loader, Request, Stacked, substitutes, take
 from gcdbench.training.method import Batch
 
 
-class LocalError(RuntimeError):
-    """An error in one process only; it must stop the group, because the others wait for it."""
-
-
-def _own(
-    answers: Iterator[tuple[Stacked, list[Failure]]],
-) -> Iterator[tuple[Stacked, list[Failure]]]:
-    try:
-        yield from answers
-    except Unreadable as error:  # the images are in this process's part of the batch
-        raise LocalError(str(error)) from error
-
-
 class ShardedLoader:
-    """A loader for a process group: each process loads a part of each batch and gets all of it."""
+    """A loader for a process group: each process loads the images that it encodes.
 
-    def __init__(self, loader: Loader, group: ProcessGroup, device: torch.device) -> None:
-        self.loader, self.group, self.device = loader, group, device
+    Only if views are mixed (``whole``), have several sizes or cannot be read, all images go to all
+    processes.
+    """
+
+    def __init__(
+        self, loader: Loader, group: ProcessGroup, device: torch.device, *, whole: bool
+    ) -> None:
+        self.loader, self.group, self.device, self.whole = loader, group, device, whole
         self.steps_per_epoch = loader.steps_per_epoch
 
     def epoch(self, epoch: int, weights: Tensor) -> Iterator[Batch]:
@@ -49,14 +35,34 @@ class ShardedLoader:
             Request(loader.pool[i[mine].numpy()], u[:, mine].numpy(), loader.kinds)
             for i, u in zip(index, draws, strict=True)
         ]
-        for i, (part, failures) in zip(index, _own(loader.views(requests)), strict=True):
-            unreadable = torch.zeros(len(mine), dtype=torch.uint8)
-            unreadable[[position for position, *_ in failures]] = 1
-            views = self._gather(part)
-            bad = group.gather(unreadable.to(self.device), loader.batch_size).nonzero().flatten()
-            rows = substitutes(len(i), bad.tolist())
-            views = take(views, rows.to(self.device))
-            yield Batch(views, loader.labels[i[rows]], i[rows])
+        for i, (part, failures) in zip(index, loader.views(requests), strict=True):
+            if group.any(bool(failures)):
+                rows = substitutes(len(i), self._unreadable(failures))
+                views = take(self._gather(part), rows.to(self.device))
+                yield Batch(views, loader.labels[i[rows]], i[rows])
+            elif self.whole or not isinstance(part, Tensor):
+                yield Batch(self._gather(part), loader.labels[i], i)
+            else:
+                yield Batch(self._shared(part), loader.labels[i], i)
+
+    def _shared(self, part: Tensor) -> Share:
+        """Return views (V, b, 3, H, W) of this process's images as its rows of the whole batch."""
+        views, number = part.shape[:2]
+        image = torch.arange(self.loader.batch_size)
+        first = image // number * views * number + image % number
+        places = first + torch.arange(views)[:, None] * number
+        return Share(part.flatten(0, 1), places.flatten(), lambda: self._stacked(part))
+
+    def _stacked(self, part: Tensor) -> Tensor:
+        found = self._gather(part)
+        assert isinstance(found, Tensor)
+        return found.flatten(0, 1)
+
+    def _unreadable(self, failures: list[Failure]) -> list[int]:
+        """Return the rows of the batch that no process could read."""
+        mine = self.group.rows(self.loader.batch_size)
+        found = self.group.gather_objects([int(mine[position]) for position, *_ in failures])
+        return sorted({row for rows in found for row in rows})
 
     def _gather(self, views: Stacked) -> Stacked:
         """Return the views of all processes."""

@@ -13,9 +13,11 @@ from helpers.paths import ROOT
 
 from gcdbench.cli.main import main
 from gcdbench.core.paths import PACKAGE
+from gcdbench.report.submissions import FILE, read_submissions
 
 DOCS = ROOT / "docs"
 PAGES = sorted((DOCS / "pages").glob("*.md"))
+EXECUTED = [*PAGES, ROOT / "results" / "CONTRIBUTING.md"]
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="needs the source tree")
 
@@ -38,7 +40,7 @@ def named_files(page: Path) -> dict[str, str]:
     return dict(found)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", EXECUTED, ids=lambda page: page.stem)
 def test_every_command_and_example_of_a_page_works(page, home, miniature, capsys):
     for name, content in named_files(page).items():
         Path(name).write_text(content, encoding="utf-8")
@@ -53,7 +55,7 @@ def test_every_command_and_example_of_a_page_works(page, home, miniature, capsys
         assert code in expected, f"gcdbench {shlex.join(words)}\n{out}\n{err}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", EXECUTED, ids=lambda page: page.stem)
 def test_yaml_of_a_page_can_be_read(page):
     for block in blocks(text(page), "yaml"):
         assert isinstance(yaml.safe_load(block), dict)
@@ -71,9 +73,15 @@ def test_the_messages_of_the_troubleshooting_page_are_those_of_the_program():
 
 
 def test_links_between_pages_lead_somewhere():
-    for page in PAGES:
+    for page in EXECUTED:
         for place in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text(page)):
             assert (page.parent / place).exists(), f"{page.name}: {place}"
+
+
+def test_the_example_of_a_submission_is_one(tmp_path):
+    (example,) = blocks(text(ROOT / "results" / "CONTRIBUTING.md"), "yaml")
+    (tmp_path / FILE).write_text(example)
+    assert read_submissions(tmp_path)["myidea"].status == "self-reported"
 
 
 def test_the_site_has_every_page():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import threading
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 from helpers.toy import make_toy
 
 from gcdbench.experiment import records
-from gcdbench.runner.feature_cache import FeatureCache
+from gcdbench.nn.parallel import SingleProcess
+from gcdbench.runner.feature_cache import FeatureCache, TemporaryFeatures
 from gcdbench.training.conformance import tiny_backbone
 from gcdbench.training.features.store import FeatureRequest, FeatureStore
 from gcdbench.training.features.trunk import trunk_digest
@@ -200,3 +202,58 @@ def test_records_are_the_same_with_and_without_the_cache(tmp_path, settings):
         assert all(records.same_numbers(found[0], other) for other in found[1:])
     kinds = 3 if settings.get("view_bank", 2) else 1  # evaluation, views as tokens and as patches
     assert len(list((tmp_path / "cache").glob("*.tokens"))) == kinds
+
+
+def test_processes_of_a_group_fill_one_file_in_turn(tmp_path):
+    """Threads stand for processes: what they exchange is all that the cache knows of the others."""
+    members, found, works = Members(2), {}, [Work(), Work()]
+
+    def member(rank: int) -> None:
+        request = replace(works[rank].request, shared=True)
+        group = members.of(rank)
+        found[rank] = [
+            FeatureCache(tmp_path / "kept", 10**6, group).get(request, at_least=3),
+            TemporaryFeatures(group, tmp_path / "scratch").get(request, at_least=3),
+            FeatureCache(tmp_path / "kept", 10**6, group).get(request, at_least=3),
+        ]
+
+    (tmp_path / "scratch").mkdir()
+    threads = [threading.Thread(target=member, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert all(torch.equal(one, WHOLE) for rank in range(2) for one in found[rank])
+    assert [work.computed for work in works] == [[0, 2, 0, 2], [1, 1]]  # the third time nothing
+    assert not list((tmp_path / "scratch").iterdir())
+    (path,) = (tmp_path / "kept").glob("*.tokens")
+    assert path.stat().st_size == WHOLE.numel() * 4
+
+
+class Members:
+    """Process groups of threads."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.box = size, [None] * size
+        self.barrier = threading.Barrier(size, timeout=60)
+
+    def of(self, rank: int) -> Member:
+        return Member(self, rank)
+
+
+class Member(SingleProcess):
+    def __init__(self, members: Members, rank: int) -> None:
+        self.members, self.rank, self.size, self.is_main = members, rank, members.size, rank == 0
+
+    def gather_objects(self, value):
+        self.members.box[self.rank] = value
+        self.members.barrier.wait()
+        found = list(self.members.box)
+        self.members.barrier.wait()
+        return found
+
+    def broadcast_object(self, value=None):
+        return self.gather_objects(value)[0]
+
+    def check_same(self, value, what):
+        assert len(set(self.gather_objects(value))) == 1

@@ -30,7 +30,10 @@ from gcdbench.runner.launchers.multiprocess import GroupMember
 from gcdbench.runner.options import RunOptions
 from gcdbench.runner.process_group import TorchProcessGroup
 from gcdbench.runner.stop import Stop
+from gcdbench.training.assemble import assemble
 from gcdbench.training.conformance import Bench
+from gcdbench.training.features import pool
+from gcdbench.training.features.store import FeatureStore
 from gcdbench.training.method import Batch, seeded
 from gcdbench.training.trainer import StepEvent, train
 from gcdbench.training.weights import trained_state
@@ -177,17 +180,68 @@ def assert_same_results(alone: Toy, toy: Toy, cell: Cell) -> None:
 def test_a_cell_run_by_two_processes_has_the_record_of_one(tmp_path, bank):
     toy = make_toy(tmp_path)
     settings = {"view_bank": bank, "batch_size": 7, "draws_per_epoch": 21}
-    cells = [toy.cell(train=settings), toy.cell("gcd", train=settings)]
+    cells = [toy.cell(name, train=settings) for name in ("simgcd", "gcd", "simgcd+patchmix")]
     alone = toy.elsewhere("alone")
     alone.run(cells)
 
     def member(group: TorchProcessGroup) -> None:
-        assert len(run_together(toy, cells, group).trained) == 2
+        gather, seen = group.gather, []
+        group.gather = lambda part, number: (seen.append(part.ndim), gather(part, number))[1]
+        assert len(run_together(toy, cells[:2], group).trained) == 2
+        assert set(seen) == {2}  # features, and neither images nor patches
+        assert run_together(toy, cells[2:], group).trained
 
     assert in_two_processes(tmp_path, member) == [0, 0]
     for cell in cells:
         assert records.read_done(toy.results, cell).provenance.processes == 2
         assert_same_results(alone, toy, cell)
+
+
+def test_an_image_that_one_process_cannot_read_is_replaced_as_by_a_single_process(tmp_path):
+    toy = make_toy(tmp_path)
+    settings = {"view_bank": 0, "batch_size": 7, "draws_per_epoch": 21}
+    cell, alone = toy.cell(train=settings), toy.elsewhere("alone")
+    assert cell.key
+    for name in ("ink/cross/1.png", "chalk/cross/0.png"):
+        assert (tmp_path / "pictures" / name).exists()
+        (tmp_path / "pictures" / name).write_text("no picture")
+    alone.run([cell])
+
+    def member(group: TorchProcessGroup) -> None:
+        assert run_together(toy, [cell], group).trained == [cell]
+
+    assert in_two_processes(tmp_path, member) == [0, 0]
+    assert_same_results(alone, toy, cell)
+    one, two = (records.read_done(t.results, cell) for t in (alone, toy))
+    assert one.problem.unreadable == two.problem.unreadable
+    assert two.problem.unreadable.count == 2
+
+
+def pool_features(toy: Toy, group: TorchProcessGroup | SingleProcess, seen: list) -> list[Tensor]:
+    """Sweep all images in chunks of four; note which images this process loads."""
+    cell = toy.cell("hilo")  # it taps a block
+    parts = assemble(cell, device=CPU, group=group, store=FeatureStore())
+    serve = parts.loader.serve
+    parts.loader.serve = lambda asked: serve([(seen.extend(one.rows), one)[1] for one in asked])
+    found = parts.encoder.compute_features()
+    parts.encoder.forget()
+    rest = (parts.encoder.compute_unlabelled(), parts.encoder.compute_views("plain", 2))
+    return [found.features, *found.taps.values(), *rest]
+
+
+def test_a_sweep_is_split_over_the_processes_and_has_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "CHUNK", 4)
+    toy, whole = make_toy(tmp_path), []
+    expected = pool_features(toy, SingleProcess(), whole)
+
+    def member(group: TorchProcessGroup) -> None:
+        mine: list[int] = []
+        found = pool_features(toy, group, mine)
+        assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+        assert sorted(sum(group.gather_objects(mine), [])) == sorted(whole)
+        assert abs(len(mine) - len(whole) / 2) <= 8
+
+    assert in_two_processes(tmp_path, member) == [0, 0]
 
 
 def test_processes_that_see_different_cells_refuse_to_go_on(tmp_path):
@@ -311,7 +365,7 @@ def test_torchrun_may_start_the_processes(tmp_path):
     toy = make_toy(tmp_path)
     code, out, messages = torchrun(toy, ["-m", "gcdbench"])
     assert code == 0, messages
-    assert out.count("| 1 | SimGCD |") == 1  # one leaderboard
+    assert out.count("clustering accuracy in percent") == 1  # one leaderboard
     assert records.read_done(toy.results, toy.cell()).provenance.processes == 2
 
 

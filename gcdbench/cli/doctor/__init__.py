@@ -100,7 +100,7 @@ def weights_of(cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
     found = {}
     for config in dict.fromkeys(cell.backbone for cell in cells):
         weights = hub.find_weights(config)
-        fetched = config.weights is None and not weights.there
+        fetched = config.from_hub and not weights.there
         error = hub.unreachable(weights) if fetched and "://" not in weights.place else None
         reason = "" if error is None else type(error).__name__
         found[config.name] = {**dataclasses.asdict(weights), "unreachable": reason}

@@ -66,7 +66,7 @@ class CellTime:
 def measure(cells: Sequence[Cell], device: torch.device, seconds: float) -> Speed:
     """Measure what cells of several methods, all with the first one's backbone, do most."""
     first = cells[0]
-    here = first.backbone.weights is not None or find_weights(first.backbone).there
+    here = not first.backbone.from_hub or find_weights(first.backbone).there
     backbone = (load_backbone if here else untrained_backbone)(first.backbone).to(device).eval()
     problem, known = _problem(first)
     loader = _loader(first, problem, backbone)

@@ -239,7 +239,10 @@ def _serve(parent: int, worker: Worker, answers: Connection, options: RunOptions
 def _serve_group(worker: Worker, answers: Connection, options: RunOptions, stop: Stop) -> None:
     group = worker.join(options)
     try:
-        member = GroupMember(RunContext(options, group.device, stop=stop, group=group), group)
+        # a killed process leaves nothing there: the launcher deletes the folder
+        scratch = Path(worker.url.removeprefix("file://")).parent
+        context = RunContext(options, group.device, stop=stop, group=group, scratch=scratch)
+        member = GroupMember(context, group)
         same = worker.cell.key == worker.key
         answer = member(worker.cell) if same else Attempt("failed", CHANGED)
         if group.is_main:

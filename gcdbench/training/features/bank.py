@@ -16,6 +16,7 @@ from tqdm import tqdm
 from gcdbench.data.views import Views
 from gcdbench.data.views.kinds import get_kind
 from gcdbench.nn.backbone import Backbone, CacheDepth, Patches, Tokens
+from gcdbench.nn.tokens import Share
 from gcdbench.ops.random import seeded
 from gcdbench.training.batch import Batch, as_views
 from gcdbench.training.features.store import CHUNK, FeatureRequest, FeatureStore, digest, stamps
@@ -45,6 +46,9 @@ class BankedLoader:
         self.labels = loader.labels
         self.steps_per_epoch = loader.steps_per_epoch
         self.kinds = loader.kinds
+        self.group = backbone.group
+        # deeper hooks need the rows of all processes
+        self.shared = self.group.size > 1 and depth == "tokens"
         self.banks = {
             kind: _Bank(
                 *(loader, backbone, depth, max(number, self.kinds.count(kind)), store, trunk_key),
@@ -63,9 +67,14 @@ class BankedLoader:
         for i, views in zip(index, chosen, strict=True):
             yield Batch(self._views(i, views), self.labels[i], i)
 
-    def _views(self, images: Tensor, chosen: Tensor) -> Patches | Tokens | tuple:
+    def _views(self, images: Tensor, chosen: Tensor) -> Patches | Tokens | Share | tuple:
         if len(self.banks) == 1:
-            return self.banks[self.kinds[0]].at(images.repeat(len(chosen)), chosen.flatten())
+            bank, rows, views = self.banks[self.kinds[0]], images.repeat(len(chosen)), chosen
+            if not self.shared:
+                return bank.at(rows, views.flatten())
+            mine = self.group.rows(len(rows))
+            part = bank.at(rows[mine], views.flatten()[mine])
+            return Share(part, torch.arange(len(rows)), lambda: bank.at(rows, views.flatten()))
         return as_views(  # type: ignore[return-value]
             [self.banks[kind].at(images, c) for kind, c in zip(self.kinds, chosen, strict=True)]
         )
@@ -132,6 +141,7 @@ class _Bank:
             compute=partial(self._compute, depth),
             stamps=lambda: stamps(loader.images.images, loader.pool),
             complete=lambda: not loader.unreadable,
+            shared=True,
         )
         return store.get(request, whole=True)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gcdbench.data.problem import Problem
 from gcdbench.nn.backbone import Backbone, Encoded, State
+from gcdbench.nn.parallel import ProcessGroup
 from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.random import seeded
 from gcdbench.training.features.store import CHUNK, FeatureRequest, FeatureStore, digest, stamps
@@ -27,7 +28,8 @@ class PoolEncoder:
     ``trunk_key`` returns the key under which a backbone's frozen features are kept; ``precision``
     is that of the frozen features, whether they are kept or not, and ``mixed`` the type in which
     matrix products are made. ``encode`` turns images, or their frozen features, into features: the
-    method's own way, or the backbone if there is no method yet.
+    method's own way, or the backbone if there is no method yet. Of a process group, each process
+    computes and keeps some chunks of images, and gets the features of the others.
     """
 
     def __init__(
@@ -54,16 +56,20 @@ class PoolEncoder:
         self.rows = np.unique(np.concatenate([problem.pool, *evaluated]))
         self.query_rows = np.unique(np.concatenate(evaluated))
         self._parts = np.split(self.rows, range(CHUNK, len(self.rows), CHUNK))
+        group = backbone.group
+        self._own = range(group.rank, len(self._parts), group.size)
+        parts = [self._parts[chunk] for chunk in self._own]
+        rows = np.concatenate([self.rows[:0], *parts])
         images = problem.images
         self.trunk_key = trunk_key
         self._request = FeatureRequest(
-            title=f"{len(self.rows):,} evaluation images of {problem.name}",
-            key=("centre crop", precision, digest(*(images.ids[r] for r in self.rows))),
-            sizes=tuple(map(len, self._parts)),
+            title=f"{len(rows):,} evaluation images of {problem.name}",
+            key=("centre crop", precision, digest(*(images.ids[r] for r in rows))),
+            sizes=tuple(map(len, parts)),
             shape=packed_shape(backbone, device, "tokens"),
             dtype=getattr(torch, precision),
             compute=self._compute,
-            stamps=lambda: stamps(images, self.rows),
+            stamps=lambda: stamps(images, rows),
             complete=lambda: not loader.unreadable,
         )
         self._positions = {
@@ -91,13 +97,8 @@ class PoolEncoder:
     def compute_features(self) -> PoolFeatures:
         """Return the features computed with the current weights."""
         if self._features is None:
-            encoded = list(self._encode(range(len(self._parts))))
-            taps = {
-                block: torch.cat([e.taps[block] for e in encoded])
-                for block in sorted(encoded[0].taps)
-            }
+            features, taps = self._sweep(range(len(self._parts)))
             positions: Any = {k: v.to(self.device) for k, v in self._positions.items()}
-            features = torch.cat([e.cls for e in encoded])
             self._features = PoolFeatures(features, taps, self._labels, **positions)
         return self._features
 
@@ -113,7 +114,7 @@ class PoolEncoder:
         chunks = (wanted // CHUNK).unique()
         if not len(chunks):
             return self.compute_features().features[:0]
-        features = torch.cat([e.cls for e in self._encode(chunks.tolist())])
+        features, _ = self._sweep(chunks.tolist())
         starts = torch.cumsum(torch.tensor([len(self._parts[c]) for c in chunks]), 0)
         before = torch.cat([starts.new_zeros(1), starts[:-1]])
         rows = before[torch.searchsorted(chunks, wanted // CHUNK)] + wanted % CHUNK
@@ -127,11 +128,25 @@ class PoolEncoder:
         parts = np.split(loader.pool, range(CHUNK, len(loader.pool), CHUNK))
         draws = [torch.rand(number, len(p), numbers, generator=generator).numpy() for p in parts]
         asked = [Request(part, draw, kinds) for part, draw in zip(parts, draws, strict=True)]
-        found = [
-            self._through(images.to(self.device, non_blocking=True).float() / 255).cls
-            for images in loader.serve(asked)
-        ]
-        return torch.cat([part.unflatten(0, (number, -1)) for part in found], dim=1)
+        split = SplitRows(self.backbone.group, range(len(parts)), list(map(len, parts)))
+        with self.backbone.group.alone():
+            found = [
+                self._through(images.to(self.device, non_blocking=True).float() / 255).cls
+                for images in loader.serve([asked[chunk] for chunk in split.mine])
+            ]
+            mine = torch.cat([part.unflatten(0, (number, -1)) for part in found], dim=1)
+        return split.gather(mine.transpose(0, 1)).transpose(0, 1)
+
+    def _sweep(self, chunks: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
+        """Return the features of chunks of images and their taps."""
+        split = SplitRows(self.backbone.group, chunks, [len(self._parts[c]) for c in chunks])
+        with self.backbone.group.alone():
+            encoded = list(self._encode(split.mine))
+        taps = {
+            block: split.gather(torch.cat([e.taps[block] for e in encoded]))
+            for block in sorted(encoded[0].taps)
+        }
+        return split.gather(torch.cat([e.cls for e in encoded])), taps
 
     def _encode(self, chunks: Sequence[int]) -> Iterator[Encoded]:
         """Yield what heads see of chunks of images, from the store as far as it holds them."""
@@ -140,9 +155,10 @@ class PoolEncoder:
             return
         request = self.request
         kept = self.store.get(request)
-        there = sum(end <= len(kept) for end in request.ends)
-        held = (kept[CHUNK * c : CHUNK * (c + 1)] for c in chunks if c < there)
-        rest = self._packed([c for c in chunks if c >= there])
+        own = self._own[: sum(end <= len(kept) for end in request.ends)]
+        first = {chunk: CHUNK * place for place, chunk in enumerate(own)}
+        held = (kept[first[c] : first[c] + CHUNK] for c in chunks if c in first)
+        rest = self._packed([c for c in chunks if c not in first])
         for packed in itertools.chain(held, rest):
             tokens = packed.to(self.device, non_blocking=True).float()
             yield self._through(unpack(self.backbone, tokens, "tokens"))
@@ -151,9 +167,9 @@ class PoolEncoder:
         with autocast(self.device, self.mixed):
             return self.encode(images)
 
-    def _compute(self, chunks: Sequence[int]) -> Iterator[Tensor]:
-        """Yield the packed features of chunks of images, to be kept."""
-        return (packed.cpu() for packed in self._packed(chunks))
+    def _compute(self, places: Sequence[int]) -> Iterator[Tensor]:
+        """Yield the packed features of this process's chunks of images, to be kept."""
+        return (packed.cpu() for packed in self._packed([self._own[place] for place in places]))
 
     def _packed(self, chunks: Sequence[int]) -> Iterator[Tensor]:
         """Yield the packed features of chunks of images, on the device that computes them."""
@@ -169,6 +185,41 @@ class PoolEncoder:
 
     def _find(self, rows: np.ndarray) -> Tensor:
         return torch.from_numpy(np.searchsorted(self.rows, rows))
+
+
+class SplitRows:
+    """Chunks of rows that the processes of a group compute in turn, each of them whole.
+
+    A chunk has the same features in a group as in a single process: their last bits depend on which
+    images are computed together.
+    """
+
+    def __init__(self, group: ProcessGroup, chunks: Sequence[int], sizes: Sequence[int]) -> None:
+        self.group = group
+        rows: list[int] = [0] * group.size  # of each process so far
+        starts = []
+        for chunk, size in zip(chunks, sizes, strict=True):
+            owner = chunk % group.size
+            starts.append((owner, rows[owner]))
+            rows[owner] += size
+        self.most = max(rows)
+        # a process without any computes the first one, so that its features have a shape
+        self.mine = [c for c in chunks if c % group.size == group.rank] or list(chunks[:1])
+        self.places = torch.cat(
+            [
+                torch.arange(size) + owner * self.most + start
+                for (owner, start), size in zip(starts, sizes, strict=True)
+            ]
+        )
+
+    def gather(self, mine: Tensor) -> Tensor:
+        """Return the rows of all chunks in order, from the rows of this process's chunks."""
+        if self.group.size == 1:
+            return mine
+        filled = mine.new_zeros(self.most, *mine.shape[1:])
+        filled[: len(mine)] = mine[: self.most]
+        whole = self.group.gather(filled, self.group.size * self.most)
+        return whole[self.places.to(mine.device)]
 
 
 def make_fit_context(encoder: PoolEncoder, seed: int) -> FitContext:

@@ -42,6 +42,7 @@ class FeatureRequest:
     compute: Callable[[Sequence[int]], Iterator[Tensor]]  # chunks by their numbers, in order
     stamps: Callable[[], str]  # a hash that changes when the pixels do
     complete: Callable[[], bool] = lambda: True  # whether all images could be read so far
+    shared: bool = False  # whether all processes of a group ask for the same list, together
 
     @property
     def ends(self) -> list[int]:
@@ -66,11 +67,17 @@ class Disk(Protocol):
 
 
 class FeatureStore:
-    """Stores features per list of images; of a list that does not fit, the first chunks."""
+    """Stores features per list of images; of a list that does not fit, the first chunks.
 
-    def __init__(self, budget: int = 4 << 30, disk: Disk | None = None) -> None:
+    ``shared`` stores what all processes of a group ask for, ``disk`` the rest.
+    """
+
+    def __init__(
+        self, budget: int = 4 << 30, disk: Disk | None = None, shared: Disk | None = None
+    ) -> None:
         self.budget = budget
         self.disk = disk
+        self.shared = shared
         self._kept: dict[tuple[str, ...], Tensor] = {}
         self._in_memory: dict[tuple[str, ...], int] = {}  # bytes
         self._old: set[tuple[str, ...]] = set()
@@ -100,8 +107,9 @@ class FeatureStore:
                 self._in_memory.pop(key, None)
             self._old = set()
         here = self._fitting(request)
-        if self.disk is not None:
-            kept = self.disk.get(request, at_least=total if whole else max(here, 1))
+        disk = self.shared if request.shared else self.disk
+        if disk is not None:
+            kept = disk.get(request, at_least=total if whole else max(here, 1))
             if kept is not None:
                 return kept
         elif here < total and not whole:

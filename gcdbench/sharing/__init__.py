@@ -1,0 +1,1 @@
+"""Files for other people: packs of records, and trained weights with a model card."""
