@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import logging
 import math
+import shutil
 import sys
 from collections.abc import Container, Sequence
 
 LARGEST_SEED = 2**63 - 1
+WIDTH = 120  # columns of what is not printed to a terminal
+NARROWEST = 60
 
 
 def positive(text: str) -> int:
@@ -93,3 +96,8 @@ class PlainFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a message."""
         return plain(super().format(record))
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal, as COLUMNS says, or those of a file."""
+    return max(shutil.get_terminal_size(fallback=(WIDTH, 24)).columns, NARROWEST)

@@ -9,14 +9,13 @@ import argparse
 import gc
 import logging
 import shlex
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcdbench.cli.arguments import plain
+from gcdbench.cli.arguments import plain, terminal_width
 from gcdbench.errors import UserError
 from gcdbench.report.plots import PLOTS
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from gcdbench.report.leaderboard import Leaderboard
 
 FORMATS = ("text", "md", "csv", "latex", "json")
-WIDTH = 120  # columns of what is not printed to a terminal
-NARROWEST = 60
 log = logging.getLogger("gcdbench")
 
 
@@ -35,12 +32,20 @@ def add_leaderboard(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``leaderboard``."""
     help_ = "printed to stdout (default: text, as wide as the terminal)"
     parser.add_argument("--format", choices=FORMATS, default="text", help=help_)
+    add_baselines(parser)
     add_out(parser)
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``report``."""
+    add_baselines(parser)
     add_out(parser)
+
+
+def add_baselines(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that names a file of baselines."""
+    help_ = "rows to show among the methods, not ranked (benchmarks/embedded/baselines.py)"
+    parser.add_argument("--baselines", type=Path, metavar="CSV", help=help_)
 
 
 def add_out(parser: argparse.ArgumentParser, usual: str = "RESULTS/leaderboard") -> None:
@@ -84,8 +89,7 @@ def _print(leaderboard: Leaderboard) -> None:
     """Print a leaderboard that is as wide as the terminal, or as COLUMNS says."""
     from gcdbench.report.formats.terminal import as_terminal
 
-    width = shutil.get_terminal_size(fallback=(WIDTH, 24)).columns
-    sys.stdout.write(plain(as_terminal(leaderboard, max(width, NARROWEST))))
+    sys.stdout.write(plain(as_terminal(leaderboard, terminal_width())))
 
 
 @contextmanager
@@ -168,7 +172,12 @@ def load_leaderboard(
     say_left_out(collection.left_out)
     if not collection.records:
         raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
-    return make_leaderboard(collection, suite_name(request), smoke=request.quick)
+    board = make_leaderboard(collection, suite_name(request), smoke=request.quick)
+    if (path := getattr(arguments, "baselines", None)) is None:
+        return board
+    from gcdbench.report.baselines import with_baselines
+
+    return with_baselines(board, path)
 
 
 def say_left_out(left_out: Iterable[LeftOut]) -> None:

@@ -22,7 +22,7 @@ from gcdbench.experiment.tuning.criteria import CRITERIA, oracle
 from gcdbench.experiment.tuning.search import Draw, Search
 
 if TYPE_CHECKING:
-    from gcdbench.report.selection import Trial
+    from gcdbench.report.tuning.selection import Trial
 
 NAME = "selection"
 SUITE = "drawshift"
@@ -93,7 +93,7 @@ def trials(searches: Sequence[Search], results: Path) -> list[Trial]:
 
     Draws that failed on the fold or on the true split are left out and counted.
     """
-    from gcdbench.report.selection import Trial
+    from gcdbench.report.tuning.selection import Trial
 
     found = []
     for search in searches:
@@ -129,10 +129,10 @@ def _row(search: Search, draw: Draw, results: Path) -> Row | Literal["failed"] |
 
 
 def _publish(arguments: argparse.Namespace, searches: Sequence[Search]) -> None:
-    from gcdbench.report import selection
     from gcdbench.report.formats.selection import markdown, to_csv
     from gcdbench.report.plots.canvas import write
     from gcdbench.report.plots.selection import selection as plot
+    from gcdbench.report.tuning import selection
 
     found = trials(searches, arguments.results)
     lines = selection.lines(found, (selection.DEFAULT, *CRITERIA))
