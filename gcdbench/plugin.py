@@ -35,6 +35,7 @@ from gcdbench.ops.domain_losses import (
 )
 from gcdbench.ops.kmeans.api import KMeansResult, assign, semi_supervised_kmeans
 from gcdbench.ops.kmeans.balanced import balanced_kmeans
+from gcdbench.ops.kmeans.rows import Rows
 from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.linkage import ward_clusters
 from gcdbench.ops.losses import (
@@ -138,6 +139,7 @@ __all__ = [
     "ReadBack",
     "Recording",
     "Ring",
+    "Rows",
     "Step",
     "Task",
     "Technique",

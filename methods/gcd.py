@@ -23,6 +23,7 @@ from gcdbench.plugin import (
     KMeansResult,
     Method,
     PoolFeatures,
+    Rows,
     Step,
     Task,
     assign,
@@ -109,22 +110,23 @@ class GCD(Method):
         different sets then have nothing to do with each other, so scores over several sets mean
         nothing.
         """
-        c, features = self.config, pool.features
+        c = self.config
         labelled = pool.labelled[:0] if c.clustering == "per_set_plain" else pool.labelled
-        anchors = features[labelled], pool.labels[labelled]
+        anchors = pool.at(labelled), pool.labels[labelled]
         if c.clustering == "pooled":
-            clusters = self._cluster(features[pool.unlabelled], *anchors, restarts=c.kmeans_init)
-            return assign(features[pool.queries], clusters.centers, normalise=True)
+            unlabelled = pool.at(pool.unlabelled)
+            clusters = self._cluster(unlabelled, *anchors, restarts=c.kmeans_init)
+            return assign(pool.at(pool.queries), clusters.centers, normalise=True)
         labels = torch.full_like(pool.labels, UNLABELLED)
         for rows in pool.sets:
             if (labels[rows] != UNLABELLED).any():
                 raise ValueError("an image is in two evaluation sets: use gcd.clustering=pooled")
-            clusters = self._cluster(features[rows], *anchors, restarts=c.kmeans_init)
+            clusters = self._cluster(pool.at(rows), *anchors, restarts=c.kmeans_init)
             labels[rows] = clusters.labels.to(labels)
         return labels[pool.queries]
 
     def _cluster(
-        self, features: Tensor, anchors: Tensor, targets: Tensor, *, restarts: int
+        self, features: Tensor | Rows, anchors: Tensor | Rows, targets: Tensor, *, restarts: int
     ) -> KMeansResult:
         """Cluster directions of features; the anchors stay in the clusters of their targets."""
         return semi_supervised_kmeans(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import math
+import shutil
 import sys
 from collections.abc import Container, Sequence
 
 LARGEST_SEED = 2**63 - 1
+WIDTH = 120  # columns of what is not printed to a terminal
+NARROWEST = 60
 
 
 def positive(text: str) -> int:
@@ -70,5 +74,30 @@ def aligned(rows: Sequence[Sequence[str]], *, left: Container[int] = (0,)) -> li
 
 def say(text: str) -> None:
     """Print a result."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{plain(text)}\n")
     sys.stdout.flush()
+
+
+def plain(text: str) -> str:
+    """Return a text in which nothing is an order to the terminal: a record may be anybody's.
+
+    >>> plain("loss 1.2" + chr(27) + "[2J")
+    'loss 1.2\\\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    kept = "\n\t"
+    return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
+
+
+class PlainFormatter(logging.Formatter):
+    """Writes messages of the log as plain text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a message."""
+        return plain(super().format(record))
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal, as COLUMNS says, or those of a file."""
+    return max(shutil.get_terminal_size(fallback=(WIDTH, 24)).columns, NARROWEST)

@@ -9,23 +9,22 @@ import argparse
 import gc
 import logging
 import shlex
-import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gcdbench.cli.arguments import plain, terminal_width
 from gcdbench.errors import UserError
 from gcdbench.report.plots import PLOTS
 
 if TYPE_CHECKING:
     from gcdbench.experiment.plan import Cell, Request
+    from gcdbench.report.collect import LeftOut
     from gcdbench.report.leaderboard import Leaderboard
 
 FORMATS = ("text", "md", "csv", "latex", "json")
-WIDTH = 120  # columns of what is not printed to a terminal
-NARROWEST = 60
 log = logging.getLogger("gcdbench")
 
 
@@ -33,16 +32,24 @@ def add_leaderboard(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``leaderboard``."""
     help_ = "printed to stdout (default: text, as wide as the terminal)"
     parser.add_argument("--format", choices=FORMATS, default="text", help=help_)
+    add_baselines(parser)
     add_out(parser)
 
 
 def add_report(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``report``."""
+    add_baselines(parser)
     add_out(parser)
 
 
-def add_out(parser: argparse.ArgumentParser) -> None:
-    """Add the flag that says where files are written."""
+def add_baselines(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that names a file of baselines."""
+    help_ = "rows to show among the methods, not ranked (benchmarks/embedded/baselines.py)"
+    parser.add_argument("--baselines", type=Path, metavar="CSV", help=help_)
+
+
+def add_out(parser: argparse.ArgumentParser, usual: str = "RESULTS/leaderboard") -> None:
+    """Add the flags that say which records count and where files are written."""
     parser.add_argument(
         "--any-code",
         action="store_true",
@@ -54,9 +61,7 @@ def add_out(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="use the newest record of every cell, whatever settings and code it was made with",
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder (default: RESULTS/leaderboard)"
-    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"folder (default: {usual})")
 
 
 def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
@@ -67,7 +72,7 @@ def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
     if arguments.format == "text":
         _print(leaderboard)
     else:
-        sys.stdout.write(FORMATS[arguments.format](leaderboard))
+        sys.stdout.write(plain(FORMATS[arguments.format](leaderboard)))
     try:
         with writing(arguments):
             paths = write_all(leaderboard, folder(arguments))
@@ -84,8 +89,7 @@ def _print(leaderboard: Leaderboard) -> None:
     """Print a leaderboard that is as wide as the terminal, or as COLUMNS says."""
     from gcdbench.report.formats.terminal import as_terminal
 
-    width = shutil.get_terminal_size(fallback=(WIDTH, 24)).columns
-    sys.stdout.write(as_terminal(leaderboard, max(width, NARROWEST)))
+    sys.stdout.write(plain(as_terminal(leaderboard, terminal_width())))
 
 
 @contextmanager
@@ -100,6 +104,17 @@ def writing(arguments: argparse.Namespace) -> Iterator[None]:
             f"{folder(arguments)}: the report cannot be written ({error.strerror or error}); name "
             "another folder with --out"
         ) from error
+
+
+@contextmanager
+def printed_anyway(folder: Path) -> Iterator[None]:
+    """Warn that files cannot be written: what they hold was printed, from anybody's results."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        log.warning("not written: %s (%s)", folder, error.strerror or error)
 
 
 def report(arguments: argparse.Namespace, request: Request) -> int:
@@ -154,15 +169,25 @@ def load_leaderboard(
         cells=cells,
         judge=judge,
     )
+    say_left_out(collection.left_out)
+    if not collection.records:
+        raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
+    board = make_leaderboard(collection, suite_name(request), smoke=request.quick)
+    if (path := getattr(arguments, "baselines", None)) is None:
+        return board
+    from gcdbench.report.baselines import with_baselines
+
+    return with_baselines(board, path)
+
+
+def say_left_out(left_out: Iterable[LeftOut]) -> None:
+    """Say which records were left out."""
     by_reason: dict[str, list[str]] = {}
-    for one in collection.left_out:
+    for one in left_out:
         by_reason.setdefault(one.reason, []).append(one.path)
     for reason, paths in by_reason.items():
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         log.warning("left out: %s%s: %s", paths[0], more, reason)
-    if not collection.records:
-        raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
-    return make_leaderboard(collection, suite_name(request), smoke=request.quick)
 
 
 def _any_code(arguments: argparse.Namespace) -> bool:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcdbench.cli.report import add_out, writing
+from gcdbench.cli.report import add_baselines, add_out, say_left_out, writing
 from gcdbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def add_site(parser: argparse.ArgumentParser) -> None:
     add("--suites", nargs="+", default=(), metavar="SUITE", help=suites)
     add("--results", type=Path, default=Path("results/runs"), metavar="DIR")
     add("--data-root", type=Path, metavar="DIR", help="where the datasets are (or GCDBENCH_DATA)")
-    add_out(parser)
+    add_baselines(parser)
+    add_out(parser, usual="site")
     parser.set_defaults(out=Path("site"))
 
 
@@ -46,8 +47,10 @@ def _boards(arguments: argparse.Namespace) -> dict[str, Leaderboard]:
     from gcdbench.core.suites import Suite, suites
     from gcdbench.experiment import records
     from gcdbench.experiment.plan import Request, base_name
+    from gcdbench.report.baselines import with_baselines
     from gcdbench.report.collect import collect
     from gcdbench.report.leaderboard import make_leaderboard
+    from gcdbench.training.scoring.rescore import judge
 
     if not arguments.results.is_dir():
         raise UserError(f"--results {arguments.results}: no such folder")
@@ -64,14 +67,18 @@ def _boards(arguments: argparse.Namespace) -> dict[str, Leaderboard]:
                 arguments.results,
                 any_code=arguments.any_code,
                 as_recorded=arguments.as_recorded,
+                judge=judge,
             )
         except UserError as error:
             if arguments.suites:
                 raise
             log.debug("%s is left out: %s", suite, error)
             continue
+        say_left_out(found.left_out)
         if found.records:
-            boards[Path(suite).stem] = make_leaderboard(found, Path(suite).stem)
+            board = make_leaderboard(found, Path(suite).stem)
+            given = arguments.baselines
+            boards[board.suite] = board if given is None else with_baselines(board, given)
         elif arguments.suites:
             raise UserError(f"suite {suite}: none of its cells has a record in {arguments.results}")
     if not boards:

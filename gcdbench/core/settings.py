@@ -46,6 +46,9 @@ class TrainConfig:
         False  # trained blocks and heads by torch.compile, which takes a minute to start
     )
     eval_tokens: Literal["float32", "float16"] = "float32"  # frozen features in evaluation
+    # of a sweep: float16 ones are in a temporary file, which k-means, neighbours and scores read in
+    # parts; auto: float16 if float32 would take more than 4 GB
+    eval_features: Literal["auto", "float32", "float16"] = "auto"
     eval_every: int = 0  # epochs between evaluations for the learning curve; 0: the last one only
 
     def __post_init__(self) -> None:

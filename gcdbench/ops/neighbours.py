@@ -34,8 +34,8 @@ class Neighbours(NamedTuple):
 
 @torch.no_grad()
 def k_nearest(
-    queries: Tensor,
-    rows: Tensor,
+    queries: Tensor | Rows,
+    rows: Tensor | Rows,
     k: int,
     *,
     metric: Metric = "product",
@@ -192,7 +192,7 @@ def _rounding(queries: Tensor | Rows, rows: Tensor | Rows) -> Tensor:
     return 4 * math.sqrt(rows.shape[1]) * precision * size
 
 
-def _check(queries: Tensor, rows: Tensor, k: int, metric: str, backend: str) -> None:
+def _check(queries: Tensor | Rows, rows: Tensor | Rows, k: int, metric: str, backend: str) -> None:
     if queries.ndim != 2 or rows.ndim != 2 or queries.shape[1] != rows.shape[1]:
         shapes = f"{tuple(queries.shape)} and {tuple(rows.shape)}"
         raise ValueError(f"queries and rows must be tables of equal width, their shapes: {shapes}")

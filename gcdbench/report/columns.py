@@ -17,7 +17,6 @@ from gcdbench.report.further_scores import NAMES as FURTHER
 from gcdbench.report.leaderboard import ROLES, Leaderboard, Number, Standing
 from gcdbench.report.statistics import Interval
 from gcdbench.report.submissions import MARKS
-from gcdbench.report.titles import method_title
 
 DASH = "–"  # what was not measured
 Output = Literal["md", "csv", "latex", "json", "page"]
@@ -108,7 +107,7 @@ def standing_columns(leaderboard: Leaderboard) -> list[Column[Standing]]:
     ]
     return [
         Column("", attrgetter("place"), ("md",)),
-        Column("method", lambda one: method_title(one.method) + _mark(one), ("md",)),
+        Column("method", lambda one: one.title + _mark(one), ("md",)),
         *means,
         Column("method", attrgetter("method"), ("json",)),
         Column("means", attrgetter("means"), ("json",)),
@@ -116,12 +115,18 @@ def standing_columns(leaderboard: Leaderboard) -> list[Column[Standing]]:
         Column("95% interval", attrgetter("interval"), ("md", "page"), "interval"),
         Column("rank", attrgetter("rank"), ("json",)),
         Column("average rank", attrgetter("rank"), ("md", "page"), "rank", short="rank"),
-        Column("cells", lambda one: f"{one.recorded} of {one.planned}", ("md",)),
+        Column("cells", _cells, ("md",)),
         Column("recorded", attrgetter("recorded"), ("json",)),
         Column("planned", attrgetter("planned"), ("json",)),
         Column("place", attrgetter("place"), ("json",)),
-        Column("title", lambda one: method_title(one.method), ("json",)),
+        Column("title", attrgetter("title"), ("json",)),
     ]
+
+
+def _cells(standing: Standing) -> str:
+    if standing.is_baseline:
+        return "baseline"
+    return f"{standing.recorded} of {standing.planned}"
 
 
 def _mark(standing: Standing) -> str:

@@ -17,7 +17,7 @@ from gcdbench.report import paper_numbers, statistics, titles
 from gcdbench.report.collect import SPLITS, Collection
 from gcdbench.report.further_scores import further_scores
 from gcdbench.report.submissions import sentences
-from gcdbench.report.tuned import Tuned, tuned
+from gcdbench.report.tuning.tuned import Tuned, tuned
 
 Key = tuple[Any, ...]  # dataset, set, split, method
 SMOKE = "A smoke test, not a result: with --quick a method sees a few images for one epoch."
@@ -70,6 +70,12 @@ class Standing:
     place: int | None = None
     unconfirmed: int = 0  # cells whose scores could not be recomputed from predictions and labels
     submission: str = ""  # verified or self-reported, of a method that others have trained
+    is_baseline: bool = False  # no method: it has no cells, place or rank
+
+    @property
+    def title(self) -> str:
+        """The name that tables show."""
+        return self.method if self.is_baseline else titles.method_title(self.method)
 
     @property
     def drop(self) -> float:
@@ -87,6 +93,17 @@ class Leaderboard:
     numbers: list[Number]  # of every dataset, set, split and method, recorded or not
     standings: list[Standing]  # best first; those without all datasets come last
     smoke: bool = False  # of ``--quick``: nothing is ranked, compared or set against the paper
+    baselines: tuple[Standing, ...] = ()  # see ``baselines.with_baselines``
+    baseline_numbers: tuple[Number, ...] = ()
+
+    @property
+    def table_rows(self) -> list[Standing]:
+        """Methods and baselines, best first; those without all datasets come last."""
+        rows = [*self.standings, *self.baselines]
+        if not self.baselines:
+            return rows
+        means = [(one, one.means[self.role]) for one in rows]
+        return [one for one, _ in sorted(means, key=lambda pair: _descending(pair[1]))]
 
     @property
     def methods(self) -> list[str]:
@@ -106,7 +123,8 @@ class Leaderboard:
     @cached_property
     def lookup(self) -> dict[tuple[str, str, str, str], Number]:
         """Numbers by dataset, set, split and method."""
-        return {(n.dataset, n.set, n.split, n.method): n for n in self.numbers}
+        numbers = (*self.numbers, *self.baseline_numbers)
+        return {(n.dataset, n.set, n.split, n.method): n for n in numbers}
 
     @cached_property
     def scores(self) -> pd.DataFrame:
@@ -318,8 +336,8 @@ def _standings(collection: Collection, role: str) -> list[Standing]:
     planned = Counter(place.method for place in collection.planned)
     missing = Counter(place.method for place in collection.missing)
     unconfirmed = Counter(place.method for place in collection.unconfirmed)
-    by_role = {name: statistics.scores(collection.table, role=name) for name in ROLES}
-    means = {name: _complete(_by_dataset(scores)) for name, scores in by_role.items()}
+    scores = statistics.scores(collection.table, role=role)
+    means = means_by_role(collection.table)
     ranks = means[role].round(9).rank(axis=1, ascending=False).mean()
     standings = [
         Standing(
@@ -328,7 +346,7 @@ def _standings(collection: Collection, role: str) -> list[Standing]:
                 name: float(m[method].mean()) if method in m else math.nan
                 for name, m in means.items()
             },
-            interval=_interval(by_role[role], method) if method in means[role] else _UNKNOWN,
+            interval=_interval(scores, method) if method in means[role] else _UNKNOWN,
             rank=float(ranks.get(method, math.nan)),
             recorded=planned[method] - missing[method],
             planned=planned[method],
@@ -347,6 +365,16 @@ def _standings(collection: Collection, role: str) -> list[Standing]:
 
 
 _UNKNOWN = statistics.Interval(math.nan, math.nan)
+
+
+def means_by_role(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return All by role: a row per dataset, a column per method that has all datasets."""
+    return {role: _complete(_by_dataset(statistics.scores(table, role=role))) for role in ROLES}
+
+
+def _descending(mean: float) -> float:
+    """Return a key that sorts the highest mean first and what is not known last."""
+    return math.inf if math.isnan(mean) else -mean
 
 
 def _by_dataset(scores: pd.DataFrame) -> pd.DataFrame:

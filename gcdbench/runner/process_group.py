@@ -1,10 +1,11 @@
 """Train one cell on several devices, with the same numbers as on one.
 
 Every process loads and encodes a part of each batch; the features, but not the images, are
-gathered, and heads and losses see the whole batch in every process. Contrastive terms, optimal transport and clustering of
-a batch are therefore those of a single process for any method, and so is the gradient: that of the
-gathered rows is scaled by the number of processes before all gradients are averaged. The result is
-the sum for what was computed in parts, and the mean of equal values for the rest.
+gathered, and heads and losses see the whole batch in every process. Contrastive terms, optimal
+transport and clustering of a batch are therefore those of a single process for any method, and so
+is the gradient: that of the gathered rows is scaled by the number of processes before all gradients
+are averaged. The result is the sum for what was computed in parts, and the mean of equal values for
+the rest.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ def assemble(
 
     def encoder_of(backbone: Backbone, **more: Any) -> PoolEncoder:
         parts = (problem, loader, backbone, device, store, trunk.key)
-        return PoolEncoder(*parts, precision=config.eval_tokens, mixed=mixed, **more)
+        more |= {"precision": config.eval_tokens, "features": config.eval_features}
+        return PoolEncoder(*parts, mixed=mixed, **more)
 
     features = encoder_of(backbone).compute_features
     number = assumed_classes(cell.task, problem, compute_features=features, seed=cell.seed)
@@ -105,11 +106,10 @@ def make_loader(
     shared: bool = False,
 ) -> Loader:
     """Return the loader of a cell's images, for views of ``size`` pixels."""
-    info = registry.get("method", cell.spec.method)
     return Loader(
         cell.problem(),
         size=size,
-        kinds=tuple(info.constants.get("views", ("plain", "plain"))),
+        kinds=registry.view_kinds(cell.spec.method, cell.method_config),
         patch=patch,
         batch_size=cell.train.batch_size,
         seed=cell.seed,

@@ -30,7 +30,7 @@ def _own_clusters(problem: Problem, encoder: PoolEncoder) -> dict[str, np.ndarra
     found = {}
     for name, one in problem.sets.items():
         if one.role == "unseen":
-            features = encoder.compute_features().features[np.searchsorted(encoder.rows, one.rows)]
+            features = encoder.compute_features().at(encoder.find(one.rows))
             number = min(problem.num_classes, len(features))
             clusters = semi_supervised_kmeans(features, None, None, number, normalise=True)
             found[name] = clusters.labels.cpu().numpy().astype(np.int32)
@@ -80,12 +80,12 @@ def _measured(
     chosen = torch.from_numpy(predicted).to(encoder.device)
     found: dict[str, dict[str, np.ndarray]] = {"neighbours": {}, "silhouette": {}}
     if "logits" in model.method.provides:
-        queries, old = pool.features[pool.queries], problem.num_old
+        queries, old = pool.at(pool.queries), problem.num_old
         values = evidence.of_probabilities(model.method.classify, queries, chosen, old)
         places = {n: np.searchsorted(encoder.query_rows, s.rows) for n, s in problem.sets.items()}
         found |= evidence.by_set({k: v.cpu().numpy() for k, v in values.items()}, places)
     for name, one in problem.sets.items():
-        features = pool.features[np.searchsorted(encoder.rows, one.rows)]
+        features = pool.at(encoder.find(one.rows))
         clusters = torch.from_numpy(predictions[name])
         found["neighbours"][name] = evidence.same_class_neighbours(
             features, problem.labels[one.rows]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gcdbench.nn.backbone import Backbone, Encoded, Recording
+from gcdbench.ops.kmeans.rows import Rows
 from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.random import seeded
 from gcdbench.training.batch import Batch
@@ -105,13 +106,19 @@ class Step:
 class PoolFeatures:
     """Eval-mode features of training and evaluation images, with the visible labels."""
 
-    features: Tensor  # (n, d)
+    # (n, d); of very many images Rows in half precision, which can be indexed and split as well
+    features: Tensor
     taps: dict[int, Tensor]  # block -> (n, d), for the tapped blocks
     labels: Tensor  # (n,), UNLABELLED where hidden
     labelled: Tensor  # rows of labelled training images
     unlabelled: Tensor  # rows of unlabelled training images, in the order of the training pool
     queries: Tensor  # rows that are to be predicted
     sets: tuple[Tensor, ...] = ()  # rows of each evaluation set, nameless; in ``predict`` only
+
+    def at(self, rows: Tensor) -> Tensor | Rows:
+        """Return the features of some images; of very many, to be read in parts."""
+        stored: Any = self.features
+        return stored.choose(rows) if isinstance(stored, Rows) else stored[rows]
 
 
 @dataclass(frozen=True)
@@ -175,7 +182,8 @@ class Method(nn.Module):
     techniques: ClassVar[tuple[str, ...]] = ()  # applied unless it is written as method-technique
     provides: ClassVar[frozenset[str]] = frozenset()  # of: logits, projection
     tuning: ClassVar[dict[str, Any]] = {}  # ranges that ``tune`` searches, see experiment/tuning
-    # what a step is given of each image: kinds of views (gcdbench/data/views), drawn one by one
+    # what a step is given of each image: kinds of views (gcdbench/data/views), drawn one by one; a
+    # field ``views`` of Config takes its place
     views: ClassVar[tuple[str, ...]] = ("plain", "plain")
     train_blocks: ClassVar[int] = 1  # the last blocks of the backbone, which are trained
     # of: patches (patch tokens in Encoded.patches), images (pixels, never precomputed features)
@@ -242,7 +250,7 @@ class Method(nn.Module):
 
     def predict(self, pool: PoolFeatures, context: FitContext) -> Tensor:
         """Return the predicted class or cluster (len(queries),) of every query image."""
-        features = pool.features[pool.queries]
+        features = pool.at(pool.queries)
         return torch.cat([self.classify(chunk).argmax(1) for chunk in features.split(4096)])
 
 

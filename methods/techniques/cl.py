@@ -34,7 +34,7 @@ class CL(Technique):
 
     def begin_fit(self, model: Model, context: FitContext) -> None:
         pool = context.compute_features()
-        features = F.normalize(pool.features, dim=1)
+        features = F.normalize(pool.features.float(), dim=1)
         labels = pool.labels[pool.labelled]
         means = [features[pool.labelled][labels == c].mean(0) for c in labels.unique()]
         if not means or not len(pool.unlabelled):

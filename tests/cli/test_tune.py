@@ -74,10 +74,14 @@ def test_a_winner_needs_three_seeds(tmp_path, capsys):
     assert "at least 3 seeds" in capsys.readouterr().err
 
 
-def test_what_is_recorded_is_shown_and_nothing_is_trained(recorded, capsys):
+def test_what_is_recorded_is_shown_and_nothing_is_trained(recorded, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     assert main([*TUNE, "--results", str(recorded), "--budget", "2", "--show"]) == 0
     text = capsys.readouterr().out
-    assert text.count("| line + solid | SimGCD |") == 2
+    assert text.count("line + solid  SimGCD") == 4  # two searches, in two parts
+    assert max(map(len, text.splitlines())) <= 80
+    assert "A smoke test, not a result" in text
+    assert "SimGCD on line + solid, search 1: draw" in text
     rows = json.loads((recorded / "tune" / "drawshift-quick.json").read_text())
     assert [row["search_seed"] for row in rows] == [0, 1]
     assert [row["budget"] for row in rows] == [2, 2]

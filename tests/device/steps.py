@@ -22,6 +22,7 @@ from gcdbench.training.method import Batch, Clock, FitContext, PoolFeatures, Tas
 POOL, CLASSES, OLD, SIZE, EPOCHS, STEPS_PER_EPOCH = 256, 10, 5, 32, 4, 50
 # so that a step does what it does for most of a run
 SETTINGS: dict[str, dict[str, Any]] = {
+    "mugcd": {"contrast_share": 0.0},
     "uniot": {"detect_after": 0},
     "efdm": {"probability": 1.0},
     "mixstyle": {"probability": 1.0},

@@ -46,7 +46,7 @@ def test_every_method_has_ranges_that_its_settings_accept(name):
     assert len(one.ranges) >= 4, "learning rate and epochs, and two of its own"
     for number in range(1, 6):
         drawn = random_draw(one.ranges, one.defaults, method=name, seed=0, number=number)
-        one.draw_cells(drawn)  # builds every config
+        one.draw_cells(drawn, 1)  # builds every config
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -80,7 +80,7 @@ def test_what_is_set_is_not_searched():
     fixed = replace(REQUEST, assignments={"train": {"lr": 0.03}, "gcd": {"sup_weight": 0.5}})
     one = Search(fixed, "gcd", "line+solid", 0, 3)
     assert not {"train.lr", "gcd.sup_weight"} & {found.key for found in one.ranges}
-    cell = one.draw_cells(one.draws(Path("nowhere"))[2].settings)[0]
+    cell = one.draw_cells(one.draws(Path("nowhere"))[2].settings, 2)[0]
     assert (cell.train.lr, cell.method_config["sup_weight"]) == (0.03, 0.5)
 
 
@@ -163,7 +163,9 @@ def test_the_highest_value_wins_and_the_first_of_equal_ones():
 def test_searches_use_different_folds_and_may_use_several():
     assert [a_search(seed=n).fold_numbers for n in (0, 1, 5)] == [(0,), (1,), (1,)]
     one = a_search(seed=3, folds=2)
-    assert [cell.dataset for cell in one.draw_cells({})] == ["line+solid@fold3", "line+solid@fold0"]
+    cells = one.draw_cells({}, 7)
+    assert [cell.dataset for cell in cells] == ["line+solid@fold3", "line+solid@fold0"]
+    assert cells[0].label == "simgcd (draw 7) on line+solid@fold3, seed 3"
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +180,7 @@ def both():
 
 @pytest.mark.parametrize("criterion", criteria.CRITERIA)
 def test_hidden_labels_do_not_reach_the_choice(both, criterion):
-    cell = a_search().draw_cells({})[0]
+    cell = a_search().draw_cells({}, 0)[0]
     values = [
         [criteria.CRITERIA[criterion](*with_predictions(cell, problem, seed)) for seed in range(8)]
         for problem in both
@@ -283,7 +285,7 @@ def test_tpe_continues_with_the_same_draws():
     assert tpe_draw(one.ranges, one.defaults, values[:4], seed=3) == drawn_nested(drawn[4])
     assert len({str(one) for one in drawn}) == 7
     for settings in drawn[1:]:
-        one.draw_cells(drawn_nested(settings))
+        one.draw_cells(drawn_nested(settings), 1)
 
 
 def drawn_nested(settings):

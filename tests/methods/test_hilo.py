@@ -341,6 +341,18 @@ def test_the_domain_contrast_can_be_switched_off(choice, dropped):
     assert all(torch.equal(both[name], fewer[name]) for name in kept)
 
 
+def test_without_information_the_domain_contrast_reaches_nothing_that_predicts():
+    def trained(choice):
+        values = {**SMALL, "information_weight": 0.0, "domain_contrast": choice}
+        return Bench(MethodSpec.parse("hilo"), {"hilo": values}).run()
+
+    both, self_only, none = (trained(choice) for choice in ("both", "self", "none"))
+    for other in (self_only, none):
+        moved = {name for name in both if not torch.equal(both[name], other[name])}
+        assert moved
+        assert all(name.startswith(("method.domain.", "method.scales.")) for name in moved)
+
+
 def test_what_is_watched_is_the_estimate_both_spreads_and_the_share_beyond_the_limit():
     seen = bench().loss().diagnostics
     names = {"critic_estimate", "semantic_spread", "domain_spread", "critic_saturated"}

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
 from html import escape
 from html.parser import HTMLParser
 
@@ -224,16 +223,3 @@ def test_neither_page_nor_leaderboard_imports_torch():
         assert "torch" not in sys.modules
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
-
-
-@pytest.mark.slow
-def test_two_hundred_cells_take_less_than_two_seconds(tmp_path):
-    from gcdbench.report.formats import write_all
-
-    made = collection(tmp_path / "runs", seeds=range(10))
-    assert len(made.records) == 210
-    started = time.process_time()
-    board = make_leaderboard(made, "drawshift")
-    write_all(board, tmp_path)
-    assert len(page(board)) < 2_000_000
-    assert time.process_time() - started < 2

@@ -11,7 +11,7 @@ from scipy.stats import kendalltau, spearmanr
 from gcdbench.report.formats.selection import markdown, reading, to_csv
 from gcdbench.report.plots.canvas import write
 from gcdbench.report.plots.selection import selection as plot
-from gcdbench.report.selection import (
+from gcdbench.report.tuning.selection import (
     DEFAULT,
     Trial,
     correlation,

@@ -238,7 +238,7 @@ def test_a_sweep_is_split_over_the_processes_and_has_the_same_bits(tmp_path, mon
         mine: list[int] = []
         found = pool_features(toy, group, mine)
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-        assert sorted(sum(group.gather_objects(mine), [])) == sorted(whole)
+        assert sorted(row for part in group.gather_objects(mine) for row in part) == sorted(whole)
         assert abs(len(mine) - len(whole) / 2) <= 8
 
     assert in_two_processes(tmp_path, member) == [0, 0]

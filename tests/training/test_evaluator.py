@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from gcdbench.core import registry
+from gcdbench.core.method_spec import MethodSpec
 from gcdbench.data.images import ArrayImages
 from gcdbench.data.problem import EvalSet, Problem
-from gcdbench.training.conformance import SIZE, tiny_backbone
+from gcdbench.ops.kmeans import rows
+from gcdbench.ops.kmeans.api import semi_supervised_kmeans
+from gcdbench.training.conformance import SIZE, Bench, tiny_backbone
 from gcdbench.training.evaluator import evaluate
 from gcdbench.training.features.pool import PoolEncoder, make_fit_context
 from gcdbench.training.features.store import FeatureStore
 from gcdbench.training.loader import Loader
+from gcdbench.training.scoring.evidence import same_class_neighbours, silhouette
 
 CPU = torch.device("cpu")
 LABELS = np.arange(24) % 4
@@ -93,3 +100,41 @@ def test_a_prediction_of_another_length_is_refused(problem, encoder):
     model = ByRow(encoder, lambda rows: rows[1:])
     with pytest.raises(ValueError, match="predict returned"):
         evaluate(model, problem, encoder, make_fit_context(encoder, 0))
+
+
+def test_features_in_half_precision_are_read_from_a_file_in_parts(problem, encoder, monkeypatch):
+    monkeypatch.setattr(rows, "MOST", 0)  # even these few
+    words = (problem, encoder.loader, encoder.backbone, CPU, FeatureStore(), lambda _: "key")
+    mapped = PoolEncoder(*words, features="float16").compute_features()
+    plain = encoder.compute_features()
+    assert isinstance(mapped.features, rows.Rows)
+    assert torch.equal(mapped.features.float(), plain.features.half().float())
+    assert torch.equal(mapped.at(plain.unlabelled)[:], mapped.features[plain.unlabelled])
+
+    rounded = plain.features.half().float()
+    choice, others = plain.unlabelled, plain.labelled
+    given = (plain.labels[others], 4)
+    streamed = semi_supervised_kmeans(
+        mapped.at(choice), mapped.at(others), *given, n_init=2, normalise=True
+    )
+    whole = semi_supervised_kmeans(
+        rounded[choice], rounded[others], *given, n_init=2, normalise=True
+    )
+    assert streamed.labels.tolist() == whole.labels.tolist()
+    assert streamed.inertia == pytest.approx(whole.inertia, rel=1e-6)
+    near = [same_class_neighbours(one, LABELS) for one in (mapped.at(torch.arange(24)), rounded)]
+    assert near[0].tolist() == near[1].tolist()
+    assert silhouette(mapped.at(choice), whole.labels) == silhouette(rounded[choice], whole.labels)
+
+
+@pytest.mark.parametrize("name", registry.available("method"))
+def test_every_method_predicts_from_features_in_half_precision(name):
+    quick = {"pim": {"certainty_weight": 0.5, "fit_steps": 5, "kmeans_init": 2}}
+    bench = Bench(MethodSpec.parse(name), quick)
+    bench.begin()
+    bench.model.eval()
+    pool = bench.context.compute_features()
+    half = pool.features.half()
+    expected = bench.model.predict(replace(pool, features=half.float()), bench.context)
+    mapped = replace(pool, features=rows.Rows(half))
+    assert torch.equal(bench.model.predict(mapped, bench.context), expected)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gcdbench.cli import run
 from gcdbench.cli.arguments import positive, say
+from gcdbench.cli.report import printed_anyway
 from gcdbench.cli.tuning.tune import distinct
 from gcdbench.core.config import parse_assignments
 from gcdbench.core.files import write_atomically
@@ -21,7 +22,7 @@ from gcdbench.experiment.tuning.criteria import CRITERIA, oracle
 from gcdbench.experiment.tuning.search import Draw, Search
 
 if TYPE_CHECKING:
-    from gcdbench.report.selection import Trial
+    from gcdbench.report.tuning.selection import Trial
 
 NAME = "selection"
 SUITE = "drawshift"
@@ -92,7 +93,7 @@ def trials(searches: Sequence[Search], results: Path) -> list[Trial]:
 
     Draws that failed on the fold or on the true split are left out and counted.
     """
-    from gcdbench.report.selection import Trial
+    from gcdbench.report.tuning.selection import Trial
 
     found = []
     for search in searches:
@@ -128,10 +129,10 @@ def _row(search: Search, draw: Draw, results: Path) -> Row | Literal["failed"] |
 
 
 def _publish(arguments: argparse.Namespace, searches: Sequence[Search]) -> None:
-    from gcdbench.report import selection
     from gcdbench.report.formats.selection import markdown, to_csv
     from gcdbench.report.plots.canvas import write
     from gcdbench.report.plots.selection import selection as plot
+    from gcdbench.report.tuning import selection
 
     found = trials(searches, arguments.results)
     lines = selection.lines(found, (selection.DEFAULT, *CRITERIA))
@@ -140,7 +141,8 @@ def _publish(arguments: argparse.Namespace, searches: Sequence[Search]) -> None:
     if not found:
         return
     stem = arguments.results / "reproduce" / (f"{NAME}-embedded" + "-quick" * arguments.quick)
-    for suffix, content in ((".md", text), (".csv", to_csv(lines))):
-        write_atomically(stem.with_name(stem.name + suffix), content.encode())
-    write(plot(lines), stem)
-    log.info("written: %s.md, .csv, .png, .pdf", stem)
+    with printed_anyway(stem.parent):
+        for suffix, content in ((".md", text), (".csv", to_csv(lines))):
+            write_atomically(stem.with_name(stem.name + suffix), content.encode())
+        write(plot(lines), stem)
+        log.info("written: %s.md, .csv, .png, .pdf", stem)

@@ -80,11 +80,12 @@ class Search:
         used = {"train", "backbone", "task", spec.method, *spec.techniques}
         return {name: given for name, given in self.request.assignments.items() if name in used}
 
-    def draw_cells(self, settings: Settings) -> tuple[Cell, ...]:
+    def draw_cells(self, settings: Settings, number: int) -> tuple[Cell, ...]:
         """Return the cells of a draw, one for each fold; learning curves are not needed."""
         names = tuple(fold_name(self.dataset, fold) for fold in self.fold_numbers)
         quiet = merge({"train": {"eval_every": 0}}, self._fixed, settings)
-        return tuple(self._cells(names, (self.seed,), quiet))
+        cells = self._cells(names, (self.seed,), quiet)
+        return tuple(dataclasses.replace(cell, note=f"draw {number}") for cell in cells)
 
     def final_cells(self, settings: Settings, seeds: Sequence[int]) -> list[Cell]:
         """Return the cells of some settings on the true split."""
@@ -124,7 +125,9 @@ class Search:
                     break
                 values = [None if one.values is None else self.value(one) for one in found]
                 settings = tpe_draw(self.ranges, self.defaults, values, seed=self.seed)
-            found.append(measured(Draw(number, settings, self.draw_cells(settings)), results))
+            found.append(
+                measured(Draw(number, settings, self.draw_cells(settings, number)), results)
+            )
         return found
 
     def winner(self, draws: Sequence[Draw]) -> Draw | None:
@@ -185,7 +188,8 @@ def attach(results: Path, cell: Cell, facts: SearchFacts) -> Record | None:
     """Add a search to the record of a cell that it chose, and return the record.
 
     The key does not depend on it: settings that are the defaults, or that two searches chose, are
-    trained once and name both. A record that is not there, or is being trained, is left alone.
+    trained once and name both. A record that is not there, is being trained, or is another user's
+    is left alone.
     """
     folder = records.cell_folder(results, cell)
     record = records.read_done(results, cell)
@@ -197,6 +201,6 @@ def attach(results: Path, cell: Cell, facts: SearchFacts) -> Record | None:
         try:
             with heartbeat.locked(folder):
                 records.rewrite(folder / records.RECORD, record)
-        except heartbeat.Busy:
+        except (heartbeat.Busy, PermissionError):
             return None
     return record

@@ -22,7 +22,7 @@ from gcdbench.ops.kmeans.restarts import fits, lloyd_restarts
 from gcdbench.ops.kmeans.rows import Rows, as_rows, parts
 from gcdbench.ops.kmeans.seeding import Init, Start, starts
 
-Table = Tensor | np.ndarray
+Table = Tensor | np.ndarray | Rows
 MEMORY = 256 * 2**20  # bytes kept between steps: scores of centres that did not move
 SEEDING_ROWS = 2**16  # of rows that are read in parts, so many are drawn to choose centres from
 
@@ -230,7 +230,7 @@ def _rows(
     x: Table, name: str, *, device: torch.device | str | None, normalise: bool
 ) -> Tensor | Rows:
     """Return the rows as float32 on the device; raise a ValueError if they are not finite."""
-    stored = torch.as_tensor(x).detach()
+    stored = x if isinstance(x, Rows) else torch.as_tensor(x).detach()
     if stored.ndim != 2 or not stored.numel():
         raise ValueError(f"{name} needs rows of features, but its shape is {tuple(stored.shape)}")
     rows = as_rows(stored, device=device, normalise=False)

@@ -19,7 +19,7 @@ def as_csv(leaderboard: Leaderboard) -> str:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([column.name for column in columns])
-    for one in leaderboard.numbers:
+    for one in (*leaderboard.numbers, *leaderboard.baseline_numbers):
         writer.writerow([_field(column.value(one)) for column in columns])
     return buffer.getvalue()
 
@@ -43,7 +43,7 @@ def as_json(leaderboard: Leaderboard) -> str:
     """Return everything that a leaderboard shows as JSON."""
     standings = shown_in("json", standing_columns(leaderboard))
     numbers, ranking = shown_in("json", NUMBERS), leaderboard.ranking
-    data = {
+    data: dict[str, Any] = {
         "suite": leaderboard.suite,
         "ranked_by": {"role": leaderboard.role, "split": "All"},
         "methods": [_fields(standings, one) for one in leaderboard.standings],
@@ -55,6 +55,9 @@ def as_json(leaderboard: Leaderboard) -> str:
         "missing": [place._asdict() for place in leaderboard.collection.missing],
         "left_out": [one.__dict__ for one in leaderboard.collection.left_out],
     }
+    if leaderboard.baselines:
+        data["baselines"] = [_fields(standings, one) for one in leaderboard.baselines]
+        data["baseline_numbers"] = [_fields(numbers, one) for one in leaderboard.baseline_numbers]
     return json.dumps(_plain(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -79,6 +79,10 @@ def _numbers(leaderboard: Leaderboard, chunk: Sequence[Block], part: int) -> str
     for method in leaderboard.rows:
         rows = [leaderboard.lookup[(*column, method)] for column in columns]
         lines.append(_row([escape(method_title(method)), *map(_number, rows)]))
+    lines += [r"\midrule"] if leaderboard.baselines else []
+    for baseline in leaderboard.baselines:
+        rows = [leaderboard.lookup[(*column, baseline.method)] for column in columns]
+        lines.append(_row([escape(baseline.title), *map(_number, rows)]))
     lines += [r"\bottomrule", r"\end{tabular}"]
     seeds = max(number.planned for number in leaderboard.numbers)
     over = f"mean and (small) standard deviation over {seeds} seeds" if seeds > 1 else "one seed"

@@ -21,6 +21,8 @@ from gcdbench.report.further_scores import GAP, HIDDEN
 from gcdbench.report.leaderboard import Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
 
+FLOOR = "random clusters"
+
 
 def as_text(text: str) -> str:
     """Return a text of somebody else as Markdown that shows it: no HTML, no new line or column.
@@ -53,8 +55,8 @@ def as_markdown(leaderboard: Leaderboard) -> str:
 def _overall(leaderboard: Leaderboard) -> str:
     columns = shown_in("md", standing_columns(leaderboard))
     lines = []
-    for one in leaderboard.standings:
-        cells = [column.text(one) for column in columns]
+    for one in leaderboard.table_rows:
+        cells = [as_text(c.text(one)) if one.is_baseline else c.text(one) for c in columns]
         if one.place == 1:
             ranked = [column.role for column in columns].index(leaderboard.role)
             cells[ranked] = f"**{cells[ranked]}**"
@@ -67,12 +69,14 @@ def _dataset(leaderboard: Leaderboard, dataset: str, sets: Sequence[tuple[str, s
     head = ["method"]
     head += [*(f"{as_text(set_title(name))} {split}" for name, split in columns), "seeds"]
     lines = []
-    for method in leaderboard.methods:
-        rows = [leaderboard.lookup[(dataset, *column, method)] for column in columns]
+    for one in leaderboard.table_rows:
+        rows = [leaderboard.lookup[(dataset, *column, one.method)] for column in columns]
         seeds, planned = max(row.seeds for row in rows), rows[0].planned
         count = str(seeds) if seeds == planned else f"{seeds} of {planned}"
-        lines.append([method_title(method), *map(_marked, rows), count])
-    return _table(head, lines + _floor(leaderboard, dataset, columns))
+        lines.append([as_text(one.title), *map(_marked, rows), count])
+    if not any(one.method == FLOOR for one in leaderboard.baselines):
+        lines += _floor(leaderboard, dataset, columns)
+    return _table(head, lines)
 
 
 def _floor(
@@ -87,7 +91,7 @@ def _floor(
         )
     if all(value is None for value in values):
         return []
-    return [["random clusters", *(DASH if v is None else number(v) for v in values), ""]]
+    return [[FLOOR, *(DASH if v is None else number(v) for v in values), ""]]
 
 
 def _selected_with_hidden_labels(

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from gcdbench.report.columns import DASH, number, signed
 from gcdbench.report.formats.tuned import draws_csv
-from gcdbench.report.selection import (
+from gcdbench.report.titles import dataset_title, method_title
+from gcdbench.report.tuning.selection import (
     DEFAULT,
     Estimate,
     Line,
@@ -16,7 +17,6 @@ from gcdbench.report.selection import (
     order_of_methods,
     summaries,
 )
-from gcdbench.report.titles import dataset_title, method_title
 
 ABOUT = (
     "{draws} draws of settings (draw 0: the defaults) for each of {methods} methods on {datasets} "

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from gcdbench.report.collect import SPLITS
 from gcdbench.report.columns import number, p_value, shown_in, signed, standing_columns
 from gcdbench.report.formats.markdown import conditions
-from gcdbench.report.leaderboard import Leaderboard, Number
+from gcdbench.report.formats.tuned import NOTE, NOTHING, compared
+from gcdbench.report.leaderboard import SMOKE, Leaderboard, Number
 from gcdbench.report.titles import dataset_title, method_title, set_title
+from gcdbench.report.tuning.tuned import Tuned
 
 GAP = "  "
 LONGEST = 28  # characters of a name
@@ -20,7 +22,7 @@ MOST_SETS = 8  # evaluation sets of a dataset that are shown
 def as_terminal(leaderboard: Leaderboard, width: int = 80) -> str:
     """Return the leaderboard as plain text of at most ``width`` columns."""
     parts = [_headline(leaderboard, width), _overall(leaderboard, width)]
-    parts += [_wrapped(sentence, width) for sentence in leaderboard.caveats]
+    parts += [wrapped(sentence, width) for sentence in leaderboard.caveats]
     for dataset in leaderboard.collection.datasets:
         if sets := leaderboard.sets_of(dataset):
             parts += [_dataset(leaderboard, dataset, sets, width)]
@@ -28,16 +30,16 @@ def as_terminal(leaderboard: Leaderboard, width: int = 80) -> str:
     if missing := leaderboard.collection.missing:
         named = "; ".join(place.label for place in missing[:3])
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        parts.append(_wrapped(f"Not recorded yet: {named}{more}.", width))
+        parts.append(wrapped(f"Not recorded yet: {named}{more}.", width))
     if left_out := leaderboard.collection.left_out:
-        parts.append(_wrapped(f"Left out: {len(left_out)} records (see above).", width))
+        parts.append(wrapped(f"Left out: {len(left_out)} records (see above).", width))
     return "\n\n".join(parts) + "\n"
 
 
 def _headline(leaderboard: Leaderboard, width: int) -> str:
     marked = "" if leaderboard.smoke else " * best."
     text = f"clustering accuracy in percent, mean and standard deviation over seeds.{marked}"
-    return _wrapped(f"{leaderboard.suite}: {text}", width)
+    return wrapped(f"{leaderboard.suite}: {text}", width)
 
 
 def _overall(leaderboard: Leaderboard, width: int) -> str:
@@ -45,7 +47,7 @@ def _overall(leaderboard: Leaderboard, width: int) -> str:
     if leaderboard.smoke:
         columns = [column for column in columns if column.format != "rank" and column.name]
     lines = []
-    for one in leaderboard.standings:
+    for one in leaderboard.table_rows:
         best = one.place == 1
         cells = [(column.role == leaderboard.role, column.text(one)) for column in columns]
         lines.append([_mark(text, best) if ranked else text for ranked, text in cells])
@@ -59,14 +61,15 @@ def _dataset(
     shown = [name for name, _ in sets[:MOST_SETS]]
     head = ["", *(SPLITS * len(shown))]
     lines = []
-    for method in leaderboard.methods:
-        found = [leaderboard.lookup[(dataset, n, split, method)] for n in shown for split in SPLITS]
-        lines.append([method_title(method), *map(_number, found)])
+    places = [(dataset, name, split) for name in shown for split in SPLITS]
+    for one in leaderboard.table_rows:
+        found = [leaderboard.lookup[(*place, one.method)] for place in places]
+        lines.append([one.title, *map(_number, found)])
     over = [set_title(name) for name in shown]
     text = f"{dataset_title(dataset)}\n{table(head, lines, width=width, over=over)}"
     if len(sets) > len(shown):
         more = f"... and {len(sets) - len(shown)} more evaluation sets: --format md, or the page"
-        text += f"\n{_wrapped(more, width)}"
+        text += f"\n{wrapped(more, width)}"
     return text
 
 
@@ -100,7 +103,7 @@ def _against_the_paper(leaderboard: Leaderboard, width: int) -> list[str]:
     if any(triple[0].impossible for triple in leaderboard.published()):
         note += " ! As printed, All does not lie between Old and New."
     text = f"against the paper\n{table(head, lines, width=width, left=2)}"
-    return [f"{text}\n{_wrapped(note, width)}"]
+    return [f"{text}\n{wrapped(note, width)}"]
 
 
 def _compared(leaderboard: Leaderboard, width: int) -> list[str]:
@@ -121,6 +124,32 @@ def _compared(leaderboard: Leaderboard, width: int) -> list[str]:
     head = ["", "difference", "95% interval", "p (Holm)"]
     title = f"{method_title(best)} against the others ({leaderboard.role}, All)"
     return [f"{title}\n{table(head, lines, width=width)}"] if lines else []
+
+
+def tuned_as_terminal(rows: Sequence[Tuned], width: int = 80, *, smoke: bool = False) -> str:
+    """Return default and tuned settings as plain text; ``smoke``: of a run with ``--quick``."""
+    if not rows:
+        return NOTHING
+    roles = list(dict.fromkeys(role for row in rows for role in row.roles))
+    head = ["dataset", "method", *["default", "tuned", "hidden"] * len(roles)]
+    lines, chosen = [], []
+    for row in rows:
+        dataset, method, about = dataset_title(row.dataset), method_title(row.method), row.search
+        found = [text for role in roles for text in compared(row.roles.get(role))]
+        lines.append([dataset, method, *found])
+        text = f"{method} on {dataset}, search {about.seed}: draw {about.draw} of {about.budget} "
+        text += f"by {row.criterion}, {about.cpu_seconds / 60:.1f} min: {row.settings}"
+        chosen.append(wrapped(text, width, indent=GAP))
+    named = NOTE.replace(
+        "*selected with hidden labels* is", "hidden is selected with hidden labels:"
+    )
+    parts = [
+        "Tuned settings: clustering accuracy, mean and deviation over seeds",
+        table(head, lines, width=width, left=2, over=roles),
+        "\n".join(chosen),
+        wrapped(f"{SMOKE} {named}" if smoke else named, width),
+    ]
+    return "\n\n".join(parts)
 
 
 def table(
@@ -206,5 +235,8 @@ def _short(name: str) -> str:
     return f"{name[: half - 1]}…{name[-half:]}"
 
 
-def _wrapped(text: str, width: int) -> str:
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+def wrapped(text: str, width: int, *, indent: str = "") -> str:
+    """Return a paragraph in lines of at most ``width`` columns, all but the first indented."""
+    return textwrap.fill(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

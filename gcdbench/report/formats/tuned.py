@@ -11,19 +11,20 @@ from typing import Any
 from gcdbench.report.columns import DASH, number
 from gcdbench.report.formats.data import no_formula
 from gcdbench.report.titles import dataset_title, method_title
-from gcdbench.report.tuned import Tuned
+from gcdbench.report.tuning.tuned import Compared, Tuned
 
 NOTE = (
     "All in percent. Default and tuned are scored at the last epoch, over the same seeds; the "
     "column *selected with hidden labels* is the best epoch of the default by labels that methods "
     "do not see, no result. Cost is that of the search alone, in minutes of processor time."
 )
+NOTHING = "No tuned settings are recorded."
 
 
 def tuned_markdown(rows: Sequence[Tuned]) -> str:
     """Return the table as Markdown."""
     if not rows:
-        return "No tuned settings are recorded."
+        return NOTHING
     roles = list(dict.fromkeys(role for row in rows for role in row.roles))
     head = ["dataset", "method"]
     for role in roles:
@@ -33,17 +34,20 @@ def tuned_markdown(rows: Sequence[Tuned]) -> str:
     for row in rows:
         cells = [dataset_title(row.dataset), method_title(row.method)]
         for role in roles:
-            one = row.roles.get(role)
-            if one is None:
-                cells += [DASH] * 3
-            else:
-                cells += [number(one.default), number(one.tuned, one.std), number(one.hidden)]
+            cells += compared(row.roles.get(role))
         about = row.search
         cells += [row.criterion, str(about.budget), str(about.seed), str(about.draw)]
         lines.append([*cells, f"{about.cpu_seconds / 60:.1f}", row.settings])
     rule = ["---", "---", *["---:"] * (3 * len(roles)), "---", *["---:"] * 4, "---"]
     table = "\n".join("| " + " | ".join(line) + " |" for line in (head, rule, *lines))
     return f"## Tuned settings\n\n{table}\n\n{NOTE}"
+
+
+def compared(one: Compared | None) -> list[str]:
+    """Return the three numbers of a role."""
+    if one is None:
+        return [DASH] * 3
+    return [number(one.default), number(one.tuned, one.std), number(one.hidden)]
 
 
 def tuned_csv(rows: Sequence[Tuned]) -> str:

@@ -111,7 +111,7 @@ def _table(leaderboard: Leaderboard) -> dict[str, Any]:
         "numbers": _triples(leaderboard, columns),
         "means": {
             (method, role): [_mean(leaderboard, method, role, split) for split in SPLITS]
-            for method in leaderboard.methods
+            for method in (one.method for one in leaderboard.table_rows)
             for role in (column.role for column in overall if column.role)
         },
         "longest": _longest(leaderboard),
@@ -126,7 +126,7 @@ def _triples(
         (method, column.dataset, column.set): [
             leaderboard.lookup[column.dataset, column.set, split, method] for split in SPLITS
         ]
-        for method in leaderboard.methods
+        for method in (one.method for one in leaderboard.table_rows)
         for column in columns
     }
 
@@ -153,7 +153,7 @@ def _mean(leaderboard: Leaderboard, method: str, role: str, split: str) -> float
 
 def _longest(leaderboard: Leaderboard) -> int:
     """Return the end of the scale on which intervals are drawn, a multiple of ten."""
-    ends = [max(one.means[leaderboard.role], one.interval.high) for one in leaderboard.standings]
+    ends = [max(one.means[leaderboard.role], one.interval.high) for one in leaderboard.table_rows]
     return 10 * math.ceil(max((end for end in ends if not math.isnan(end)), default=10) / 10)
 
 

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gcdbench.report.plots.canvas import INK, MUTED, drawing, horizontal_grid, sheet
-from gcdbench.report.selection import DEFAULT, Line, summaries
 from gcdbench.report.style import looks
 from gcdbench.report.titles import method_title
+from gcdbench.report.tuning.selection import DEFAULT, Line, summaries
 
 
 def selection(found: Sequence[Line]) -> Figure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from gcdbench.data.problem import Problem
 from gcdbench.nn.backbone import Backbone, Encoded, State
 from gcdbench.nn.parallel import ProcessGroup
+from gcdbench.ops.kmeans.rows import Rows
 from gcdbench.ops.labels import UNLABELLED
 from gcdbench.ops.random import seeded
 from gcdbench.training.features.store import CHUNK, FeatureRequest, FeatureStore, digest, stamps
@@ -21,13 +23,16 @@ from gcdbench.training.features.trunk import autocast, pack, packed_shape, unpac
 from gcdbench.training.loader import Loader, Request
 from gcdbench.training.method import FitContext, PoolFeatures
 
+MOST = 4 << 30  # bytes of features of a sweep that are kept in memory as float32
+
 
 class PoolEncoder:
     """Computes features of all images of a problem with the current weights, once per change.
 
     ``trunk_key`` returns the key under which a backbone's frozen features are kept; ``precision``
-    is that of the frozen features, whether they are kept or not, and ``mixed`` the type in which
-    matrix products are made. ``encode`` turns images, or their frozen features, into features: the
+    is that of the frozen features, whether they are kept or not, ``features`` that of the computed
+    ones (see ``eval_features`` of TrainConfig), and ``mixed`` the type in which matrix products are
+    made. ``encode`` turns images, or their frozen features, into features: the
     method's own way, or the backbone if there is no method yet. Of a process group, each process
     computes and keeps some chunks of images, and gets the features of the others.
     """
@@ -41,6 +46,7 @@ class PoolEncoder:
         store: FeatureStore,
         trunk_key: Callable[[Backbone], str],
         precision: str = "float32",
+        features: str = "auto",
         mixed: torch.dtype | None = None,
         encode: Callable[[State], Encoded] | None = None,
         reads_images: bool = False,
@@ -73,15 +79,17 @@ class PoolEncoder:
             complete=lambda: not loader.unreadable,
         )
         self._positions = {
-            "labelled": self._find(problem.labelled),
-            "unlabelled": self._find(problem.unlabelled),
-            "queries": self._find(self.query_rows),
+            "labelled": self.find(problem.labelled),
+            "unlabelled": self.find(problem.unlabelled),
+            "queries": self.find(self.query_rows),
         }
         labels = torch.full((len(self.rows),), UNLABELLED)
         labels[self._positions["labelled"]] = torch.from_numpy(problem.labels[problem.labelled])
         self._labels = labels.to(device)
-        self.sets = tuple(self._find(one) for one in evaluated)
+        self.sets = tuple(self.find(one) for one in evaluated)
         self._features: PoolFeatures | None = None
+        many = features == "auto" and 4 * len(self.rows) * backbone.dim > MOST
+        self.mapped = many or features == "float16"
 
     @property
     def request(self) -> FeatureRequest:
@@ -140,13 +148,16 @@ class PoolEncoder:
     def _sweep(self, chunks: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """Return the features of chunks of images and their taps."""
         split = SplitRows(self.backbone.group, chunks, [len(self._parts[c]) for c in chunks])
+        rows = sum(len(self._parts[chunk]) for chunk in split.mine)
+        kept: dict[int, Kept] = {}
         with self.backbone.group.alone():
-            encoded = list(self._encode(split.mine))
-        taps = {
-            block: split.gather(torch.cat([e.taps[block] for e in encoded]))
-            for block in sorted(encoded[0].taps)
-        }
-        return split.gather(torch.cat([e.cls for e in encoded])), taps
+            for encoded in self._encode(split.mine):
+                for block, part in {0: encoded.cls, **encoded.taps}.items():
+                    kept.setdefault(block, Kept(rows, mapped=self.mapped)).add(part)
+        found: Any = {block: split.gather(kept[block].whole()) for block in sorted(kept)}
+        if self.mapped:
+            found = {block: Rows(part, device=self.device) for block, part in found.items()}
+        return found.pop(0), found
 
     def _encode(self, chunks: Sequence[int]) -> Iterator[Encoded]:
         """Yield what heads see of chunks of images, from the store as far as it holds them."""
@@ -183,8 +194,36 @@ class PoolEncoder:
         for images in self.loader.serve([Request(self._parts[chunk]) for chunk in chunks]):
             yield images.to(self.device, non_blocking=True).float() / 255
 
-    def _find(self, rows: np.ndarray) -> Tensor:
+    def find(self, rows: np.ndarray) -> Tensor:
+        """Return where images are among those of ``compute_features``."""
         return torch.from_numpy(np.searchsorted(self.rows, rows))
+
+
+class Kept:
+    """Rows as they are computed: in memory, or in half precision in a temporary file."""
+
+    def __init__(self, rows: int, *, mapped: bool) -> None:
+        self.rows = rows
+        self.mapped = mapped
+        self._parts: list[Tensor] = []
+        self._file: Tensor | None = None
+        self._done = 0
+
+    def add(self, part: Tensor) -> None:
+        """Keep the next rows (n, d)."""
+        if not self.mapped:
+            self._parts.append(part)
+            return
+        if self._file is None:
+            with tempfile.TemporaryFile() as file:  # it lives as long as it is mapped
+                array = np.memmap(file, np.float16, "w+", shape=(self.rows, part.shape[1]))
+            self._file = torch.from_numpy(array)
+        self._file[self._done : self._done + len(part)] = part.half().cpu()
+        self._done += len(part)
+
+    def whole(self) -> Tensor:
+        """Return all rows."""
+        return torch.cat(self._parts) if self._file is None else self._file
 
 
 class SplitRows:

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gcdbench.ops.kmeans.rows import Rows, as_rows
 from gcdbench.ops.neighbours import k_nearest
 from gcdbench.training.scoring.scores import NEIGHBOURS
 
@@ -22,7 +23,7 @@ ROWS = 4096  # images that are classified at a time
 
 @torch.no_grad()
 def of_probabilities(
-    classify: Callable[[Tensor], Tensor], features: Tensor, predicted: Tensor, num_old: int
+    classify: Callable[[Tensor], Tensor], features: Tensor | Rows, predicted: Tensor, num_old: int
 ) -> dict[str, Tensor]:
     """Return novelty and confidence (n,) of images; nothing if the classifier does not predict.
 
@@ -41,12 +42,12 @@ def of_probabilities(
 
 
 @torch.no_grad()
-def same_class_neighbours(features: Tensor, labels: np.ndarray) -> np.ndarray:
+def same_class_neighbours(features: Tensor | Rows, labels: np.ndarray) -> np.ndarray:
     """Return (n,) how many of an image's nearest other images of its set are of its class.
 
     The ``NEIGHBOURS`` with the highest cosine are taken, or all others in a smaller set.
     """
-    unit, k = F.normalize(features.float(), dim=1), min(NEIGHBOURS, len(features) - 1)
+    unit, k = as_rows(features, normalise=True), min(NEIGHBOURS, len(features) - 1)
     near = k_nearest(unit, unit, k + 1).indices.cpu().numpy()
     others = near != np.arange(len(near))[:, None]
     others[others.all(1), -1] = False  # a copy took the place of the image itself
@@ -55,7 +56,7 @@ def same_class_neighbours(features: Tensor, labels: np.ndarray) -> np.ndarray:
 
 
 @torch.no_grad()
-def silhouette(features: Tensor, clusters: Tensor) -> float:
+def silhouette(features: Tensor | Rows, clusters: Tensor) -> float:
     """Return the mean silhouette of clusters of directions, from at most ``SAMPLE`` images.
 
     Distances are Euclidean; an image that is alone in its cluster counts 0 (Rousseeuw, 1987), and

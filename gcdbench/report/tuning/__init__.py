@@ -1,0 +1,1 @@
+"""Settings that were searched for, and how well they can be chosen."""
