@@ -1,8 +1,9 @@
 """What half precision in evaluation sweeps does to accuracies, emulated on the CPU.
 
 A sweep on CUDA makes its matrix products in float16 or bfloat16 by default, and may keep its
-features as float16. Torch's autocast rounds the same operands on a CPU, so the same trained cells
-are evaluated in float32 and both ways. Train them first, and keep the weights:
+features as float16. Here operands and results of the same products are rounded to these types and
+the products are made in float32, as tensor cores add them up, because a CPU has no fast kernels for
+half precision. Train the cells first, and keep the weights:
 
     python -m gcdbench run --suite drawshift --datasets line+solid --methods gcd simgcd \
         --seeds 0 1 2 --keep-weights --results results/half
@@ -17,11 +18,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
@@ -29,6 +37,7 @@ sys.path.insert(0, str(ROOT))
 from gcdbench.cell_plots.trained import Trained
 from gcdbench.experiment.plan import Cell, Request, make_cells
 from gcdbench.training.evaluator import Evaluation, evaluate
+from gcdbench.training.features import pool
 from gcdbench.training.features.pool import PoolEncoder, make_fit_context
 from gcdbench.training.features.store import FeatureStore
 from gcdbench.training.features.trunk import Trunk
@@ -40,6 +49,37 @@ WAYS: dict[str, tuple[torch.dtype | None, str]] = {  # products, features
     "bfloat16": (torch.bfloat16, "float32"),
     "kept as float16": (None, "float16"),
 }
+PRODUCTS = {  # that autocast makes in half precision, of those in a vision transformer
+    F.linear,
+    F.conv2d,
+    F.scaled_dot_product_attention,
+    *(torch.matmul, torch.bmm, torch.baddbmm, torch.addmm, torch.conv2d),
+    *(Tensor.matmul, Tensor.__matmul__, Tensor.bmm),
+}
+
+
+class Rounded(TorchFunctionMode):
+    """Rounds operands and results of matrix products to a type, as autocast does on CUDA."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func not in PRODUCTS:
+            return func(*args, **(kwargs or {}))
+        args, kwargs = tree_map_only(Tensor, self._round, (args, kwargs or {}))
+        return self._round(func(*args, **kwargs))
+
+    def _round(self, x: Tensor) -> Tensor:
+        return x.to(self.dtype).float() if x.is_floating_point() else x
+
+
+def autocast(device: torch.device, mixed: torch.dtype | None) -> AbstractContextManager[Any]:
+    """Take the place of torch's autocast in sweeps."""
+    return nullcontext() if mixed is None else Rounded(mixed)
 
 
 @dataclass
@@ -60,7 +100,8 @@ class Sweeps:
             encode=one.model.encode,
         )
         context = make_fit_context(encoder, one.cell.seed)
-        return evaluate(one.model, one.problem, encoder, context)
+        with patch.object(pool, "autocast", autocast):
+            return evaluate(one.model, one.problem, encoder, context)
 
 
 def models(cells: list[Cell], results: Path) -> Iterator[tuple[str, Trained]]:
@@ -92,7 +133,10 @@ def main() -> None:
         found = {way: sweeps.evaluate(one, way) for way in WAYS}
         plain = found["float32"]
         for name in plain.predictions:
-            row = [f"{title}, {one.cell.seed}, {name}", f"{100 * plain.scores.sets[name]['all']:.1f}"]
+            row = [
+                f"{title}, {one.cell.seed}, {name}",
+                f"{100 * plain.scores.sets[name]['all']:.1f}",
+            ]
             for way in others:
                 gain = found[way].scores.sets[name]["all"] - plain.scores.sets[name]["all"]
                 moved = np.mean(found[way].predictions[name] != plain.predictions[name])
