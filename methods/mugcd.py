@@ -1,8 +1,8 @@
 """muGCD: a mean teacher sees weak views, its student strong ones (Vaze et al., NeurIPS 2023).
 
-A re-creation: no code was published, and only the paper's summary was at hand. The backbone is
-first trained by GCD's contrast. Then a cosine classifier over old and new classes, whose teacher is
-a running mean of backbone and classifier, learns from labels and from the teacher's sharpened
+A re-creation: no code of the authors was found, and only the paper's summary was read. The backbone
+is first trained by GCD's contrast. Then a cosine classifier over old and new classes, whose teacher
+is a running mean of backbone and classifier, learns from labels and from the teacher's sharpened
 prediction for a weakly augmented view, with SimGCD's mean entropy. Numbers are SimGCD's unless a
 comment says otherwise.
 """
@@ -53,6 +53,7 @@ class MuGCD(Method):
     @dataclass(frozen=True)
     class Config:
         contrast_share: float = 0.5  # of the run: GCD's training before the teacher's, ours
+        schedule: Literal["phase", "run"] = "phase"  # a cosine for each of both, or for all; ours
         momentum: float = 0.7  # of the teacher at first, ours
         last_momentum: float = 0.999  # at the end, ours
         predict_with: Literal["teacher", "student"] = "teacher"  # ours
@@ -84,9 +85,17 @@ class MuGCD(Method):
         self.register_buffer("started", torch.tensor(False))  # whether the teacher teaches
 
     def phase(self, clock: Clock) -> Phase:
-        if clock.epoch < round(self.config.contrast_share * clock.epochs):
-            return Phase("contrast", ("backbone", "projector"))
-        return Phase("teach", ("backbone", "classifier"))
+        first = round(self.config.contrast_share * clock.epochs)
+        if clock.epoch < first:
+            return Phase("contrast", ("backbone", "projector"), self.rate(clock, 0, first))
+        return Phase("teach", ("backbone", "classifier"), self.rate(clock, first, clock.epochs))
+
+    def rate(self, clock: Clock, first: int, end: int) -> float:
+        """Return the rate of a phase by that of the run: both are trainings of their own."""
+        if self.config.schedule == "run":
+            return 1.0
+        of_phase = 1 + math.cos(math.pi * (clock.epoch - first) / (end - first))
+        return of_phase / (1 + math.cos(math.pi * clock.epoch / clock.epochs))
 
     def begin_epoch(self, clock: Clock, context: FitContext) -> EpochPlan | None:
         if self.phase(clock).name == "teach" and not self.started:

@@ -5,9 +5,10 @@ all classes about equally (Sinkhorn), computed from one view and taught to the o
 for the new classes, and as many with more clusters than classes, learn side by side; the head with
 the smallest loss in the last epoch predicts. "Released" below is UNO's code; UNO+, in which
 unlabelled images may also be assigned to old classes, was never released. Its discovery commands
-take two large and two small crops; here both views are large. Decided here: no supervised stage
-before, as for all methods; prototypes are brought to length one after each step, not before the
-next, so that predictions see them so, too.
+take two large and two small crops, of which the large ones teach all others; here both views are
+large, unless ``views`` says otherwise. Decided here: no supervised stage before, as for all
+methods; prototypes are brought to length one after each step, not before the next, so that
+predictions see them so, too.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from gcdbench.plugin import (
     soft_cross_entropy,
 )
 
+TEACHERS = 2  # the first views: those whose assignments are targets, paper and released
+
 
 class UNO(Method):
     paper: ClassVar[str] = "https://arxiv.org/abs/2108.08536"
@@ -59,6 +62,8 @@ class UNO(Method):
 
     @dataclass(frozen=True)
     class Config:
+        # of each image; the first two teach. Released: strong, strong, small, small
+        views: tuple[Literal["plain", "weak", "strong", "small"], ...] = ("plain", "plain")  # ours
         heads: int = 4  # of each kind, released scripts; the default there is 5
         over_factor: int = 3  # clusters per new class in the over-clustering heads, released
         assign_to: Literal["all", "new"] = "all"  # UNO+, HiLo paper; "new": UNO's own
@@ -68,6 +73,10 @@ class UNO(Method):
         queue: int = 0  # features of past batches that join the assignment; none in the paper
         hidden_dim: int = 2048  # of the heads, released
         projection_dim: int = 256  # of the heads, released
+
+        def __post_init__(self) -> None:
+            if len(self.views) < 2:
+                raise ValueError(f"views are {', '.join(self.views)}; expected two or more")
 
     def __init__(self, config: Any, task: Task, backbone: Backbone) -> None:
         super().__init__(config, task, backbone)
@@ -112,12 +121,13 @@ class UNO(Method):
     def _swapped(
         self, head: MultiHeadPrototypes, views: Tensor, batch: Batch
     ) -> tuple[Tensor, Tensor]:
-        """Return losses (H,) of logits (V, H, B, K) against the targets of the other view."""
+        """Return logits (V, H, B, K) and losses (H,): each first view teaches all other views."""
         c = self.config
-        logits = torch.stack([self._score(head, view) for view in views])
-        past = self._score_past(head).expand(len(views), -1, -1, -1)
+        scores = [self._score(head, view) for view in views]
+        logits = torch.stack(scores)
+        past = self._score_past(head).expand(TEACHERS, -1, -1, -1)
         targets = balanced_targets(
-            torch.cat([past, logits.detach()], dim=2),
+            torch.cat([past, logits[:TEACHERS].detach()], dim=2),
             F.pad(batch.labels, (past.shape[2], 0), value=UNLABELLED),
             rows=self._hidden_rows(past.shape[2], batch),
             first_class=0 if c.assign_to == "all" else self.task.num_old,
@@ -128,7 +138,10 @@ class UNO(Method):
             old = slice(self.task.num_old)
             rows = batch.labelled_rows
             targets[:, :, rows, old] = batch.targets[rows, old]
-        losses = soft_cross_entropy(logits, targets.flip(0), temperature=c.temperature)
+        pairs = [(s, t) for s in range(len(views)) for t in range(TEACHERS) if s != t]
+        students = torch.stack([scores[student] for student, _ in pairs])
+        teachers = torch.stack([targets[teacher] for _, teacher in pairs])
+        losses = soft_cross_entropy(students, teachers, temperature=c.temperature)
         return logits, losses.mean((0, 2))
 
     def _hidden_rows(self, past: int, batch: Batch) -> Tensor:

@@ -18,9 +18,11 @@ from gcdbench.errors import UserError
 from gcdbench.experiment.plan import Cell
 from gcdbench.experiment.records import cell_folder
 from gcdbench.nn.load import load_backbone
+from gcdbench.nn.parallel import SingleProcess
 from gcdbench.training import weights
-from gcdbench.training.assemble import make_loader, make_model
+from gcdbench.training.assemble import assemble, make_loader, make_model
 from gcdbench.training.compose import Composed
+from gcdbench.training.features.store import FeatureStore
 from gcdbench.training.loader import Loader
 
 CHUNK = 64  # images encoded at a time
@@ -39,6 +41,8 @@ class Trained:
         """Return the cell's model with the weights that were kept."""
         kept = weights.read(cell_folder(results, cell), cell.key)
         one = cls.fresh(cell, kept.num_classes)
+        if kept.tensors.keys() - weights.trained_state(one.model).keys():
+            one = cls.begun(cell)
         kept.restore(one.model)
         return one
 
@@ -49,6 +53,14 @@ class Trained:
         loader = make_loader(cell, backbone.image_size)
         model = make_model(cell, loader, backbone, num_classes=num_classes)
         return cls(cell, model.eval(), loader)
+
+    @classmethod
+    def begun(cls, cell: Cell) -> Trained:
+        """Return the cell's model after ``begin_fit``, which may build modules."""
+        device = torch.device("cpu")
+        parts = assemble(cell, device=device, group=SingleProcess(), store=FeatureStore())
+        parts.model.begin_fit(parts.context)
+        return cls(cell, parts.model.eval(), parts.loader)
 
     @property
     def problem(self) -> Problem:

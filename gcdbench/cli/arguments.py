@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import shutil
 import sys
@@ -71,10 +72,39 @@ def aligned(rows: Sequence[Sequence[str]], *, left: Container[int] = (0,)) -> li
     return lines
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "image"), counted(1200, "image")
+    ('1 image', '1,200 images')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def say(text: str) -> None:
     """Print a result."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{plain(text)}\n")
     sys.stdout.flush()
+
+
+def plain(text: str) -> str:
+    """Return a text in which nothing is an order to the terminal: a record may be anybody's.
+
+    >>> plain("loss 1.2" + chr(27) + "[2J")
+    'loss 1.2\\\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    kept = "\n\t"
+    return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
+
+
+class PlainFormatter(logging.Formatter):
+    """Writes messages of the log as plain text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a message."""
+        return plain(super().format(record))
 
 
 def terminal_width() -> int:

@@ -36,7 +36,7 @@ from gcdbench.cli import (
     site,
 )
 from gcdbench.cli import plan as plans
-from gcdbench.cli.arguments import seed
+from gcdbench.cli.arguments import PlainFormatter, plain, seed
 from gcdbench.cli.tuning import study, tune
 from gcdbench.core import registry
 from gcdbench.core.config import parse_assignments
@@ -139,7 +139,8 @@ class _Main(_Parser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr, force=True)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, force=True)
+    logging.getLogger().handlers[0].setFormatter(PlainFormatter("%(message)s"))
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:
         arguments = _parser().parse_args(argv)
@@ -151,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         if debug:
             raise
-        print(f"gcdbench: {error}", file=sys.stderr)
+        print(plain(f"gcdbench: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("gcdbench: interrupted; run the same command again to continue", file=sys.stderr)
@@ -161,9 +162,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if debug:
             raise
-        print(
-            f"gcdbench: {error.strerror or error} ({error.filename or 'stdout'})", file=sys.stderr
-        )
+        where = error.filename or "stdout"
+        print(plain(f"gcdbench: {error.strerror or error} ({where})"), file=sys.stderr)
         return 2
 
 
@@ -173,7 +173,8 @@ def _call(arguments: argparse.Namespace) -> int:
         return int(arguments.verb(arguments))
     except (SystemExit, GeneratorExit) as error:
         name = type(error).__name__
-        print(f"gcdbench: a plug-in tried to end the program ({name}: {error})", file=sys.stderr)
+        text = f"gcdbench: a plug-in tried to end the program ({name}: {error})"
+        print(plain(text), file=sys.stderr)
         return 1
 
 

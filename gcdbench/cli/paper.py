@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
-import sys
-from typing import Any
 
-from gcdbench.cli.arguments import aligned
+from gcdbench.cli.arguments import aligned, say
 from gcdbench.cli.backbones import check_backbones
 from gcdbench.cli.cost_tables import Total, notes
 from gcdbench.cli.plan import add_device
+from gcdbench.cli.report import printed_anyway, say_left_out
 from gcdbench.cli.run import execute, finished_anyway, is_main
 from gcdbench.cli.tuning import study
 from gcdbench.core.config import parse_assignments
@@ -65,7 +64,7 @@ def reproduce(arguments: argparse.Namespace) -> int:
     check_backbones(cell for plan in plans for cell in plan.cells.values())
     if arguments.list:
         model = CostModel(records.readable(arguments.results), arguments.on)
-        _say(listing(plans, model))
+        say(listing(plans, model))
         return 0
     failed = 0 if arguments.show else _run(arguments, plans)
     if is_main():
@@ -85,17 +84,20 @@ def _run(arguments: argparse.Namespace, plans: list[Plan]) -> int:
 def _publish(arguments: argparse.Namespace, plans: list[Plan]) -> None:
     from gcdbench.paper_tables.render import markdown, to_csv
     from gcdbench.paper_tables.results import gather
+    from gcdbench.training.scoring.rescore import judge
 
     folder = arguments.results / "reproduce"
     for plan in plans:
-        result = gather(plan, arguments.results)
+        result = gather(plan, arguments.results, judge)
+        say_left_out(result.left_out)
         text = markdown(result)
-        _say(text)
+        say(text)
         if result.recorded:
             stem = folder / (result.name + "-quick" * arguments.quick)
-            for suffix, content in ((".md", text), (".csv", to_csv(result))):
-                write_atomically(stem.with_name(stem.name + suffix), content.encode())
-            log.info("written: %s.md, .csv", stem)
+            with printed_anyway(folder):
+                for suffix, content in ((".md", text), (".csv", to_csv(result))):
+                    write_atomically(stem.with_name(stem.name + suffix), content.encode())
+                log.info("written: %s.md, .csv", stem)
 
 
 def listing(plans: list[Plan], model: CostModel) -> str:
@@ -119,8 +121,3 @@ def listing(plans: list[Plan], model: CostModel) -> str:
             *notes(costs.values(), model),
         ]
     )
-
-
-def _say(text: Any) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()

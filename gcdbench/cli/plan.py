@@ -106,8 +106,9 @@ def status(arguments: argparse.Namespace, request: Request) -> int:
         if arguments.json:
             say(json.dumps([row.as_dict() for row in rows], indent=1))
         else:
-            clear = "\x1b[H\x1b[2J" if arguments.watch and sys.stdout.isatty() else ""
-            say(clear + status_.render(rows))
+            if arguments.watch and sys.stdout.isatty():
+                sys.stdout.write("\x1b[H\x1b[2J")  # clear the screen
+            say(status_.render(rows))
         if not arguments.watch or status_.settled(rows):
             return 0
         time.sleep(arguments.watch)

@@ -89,11 +89,10 @@ def _draw_records(asked: Sequence[str], arguments: argparse.Namespace, request: 
         try:
             if one.over:
                 from gcdbench.report.sensitivity import collect_varied
+                from gcdbench.training.scoring.rescore import judge
 
-                any_code = arguments.any_code
-                varied = collect_varied(
-                    request, arguments.results, arguments.over, any_code=any_code
-                )
+                given = {"any_code": arguments.any_code, "judge": judge}
+                varied = collect_varied(request, arguments.results, arguments.over, **given)
                 figure = one.draw(varied)
             elif name == "curves" and arguments.terms is not None:
                 figure = one.draw(leaderboard, terms=arguments.terms)

@@ -10,17 +10,18 @@ import gc
 import logging
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcdbench.cli.arguments import terminal_width
+from gcdbench.cli.arguments import plain, terminal_width
 from gcdbench.errors import UserError
 from gcdbench.report.plots import PLOTS
 
 if TYPE_CHECKING:
     from gcdbench.experiment.plan import Cell, Request
+    from gcdbench.report.collect import LeftOut
     from gcdbench.report.leaderboard import Leaderboard
 
 FORMATS = ("text", "md", "csv", "latex", "json")
@@ -47,8 +48,8 @@ def add_baselines(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baselines", type=Path, metavar="CSV", help=help_)
 
 
-def add_out(parser: argparse.ArgumentParser) -> None:
-    """Add the flag that says where files are written."""
+def add_out(parser: argparse.ArgumentParser, usual: str = "RESULTS/leaderboard") -> None:
+    """Add the flags that say which records count and where files are written."""
     parser.add_argument(
         "--any-code",
         action="store_true",
@@ -60,9 +61,7 @@ def add_out(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="use the newest record of every cell, whatever settings and code it was made with",
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder (default: RESULTS/leaderboard)"
-    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"folder (default: {usual})")
 
 
 def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
@@ -73,7 +72,7 @@ def leaderboard(arguments: argparse.Namespace, request: Request) -> int:
     if arguments.format == "text":
         _print(leaderboard)
     else:
-        sys.stdout.write(FORMATS[arguments.format](leaderboard))
+        sys.stdout.write(plain(FORMATS[arguments.format](leaderboard)))
     try:
         with writing(arguments):
             paths = write_all(leaderboard, folder(arguments))
@@ -90,7 +89,7 @@ def _print(leaderboard: Leaderboard) -> None:
     """Print a leaderboard that is as wide as the terminal, or as COLUMNS says."""
     from gcdbench.report.formats.terminal import as_terminal
 
-    sys.stdout.write(as_terminal(leaderboard, terminal_width()))
+    sys.stdout.write(plain(as_terminal(leaderboard, terminal_width())))
 
 
 @contextmanager
@@ -105,6 +104,17 @@ def writing(arguments: argparse.Namespace) -> Iterator[None]:
             f"{folder(arguments)}: the report cannot be written ({error.strerror or error}); name "
             "another folder with --out"
         ) from error
+
+
+@contextmanager
+def printed_anyway(folder: Path) -> Iterator[None]:
+    """Warn that files cannot be written: what they hold was printed, from anybody's results."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        log.warning("not written: %s (%s)", folder, error.strerror or error)
 
 
 def report(arguments: argparse.Namespace, request: Request) -> int:
@@ -159,12 +169,7 @@ def load_leaderboard(
         cells=cells,
         judge=judge,
     )
-    by_reason: dict[str, list[str]] = {}
-    for one in collection.left_out:
-        by_reason.setdefault(one.reason, []).append(one.path)
-    for reason, paths in by_reason.items():
-        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-        log.warning("left out: %s%s: %s", paths[0], more, reason)
+    say_left_out(collection.left_out)
     if not collection.records:
         raise UserError("none of these cells has a record; run them first (gcdbench run ...)")
     board = make_leaderboard(collection, suite_name(request), smoke=request.quick)
@@ -173,6 +178,16 @@ def load_leaderboard(
     from gcdbench.report.baselines import with_baselines
 
     return with_baselines(board, path)
+
+
+def say_left_out(left_out: Iterable[LeftOut]) -> None:
+    """Say which records were left out."""
+    by_reason: dict[str, list[str]] = {}
+    for one in left_out:
+        by_reason.setdefault(one.reason, []).append(one.path)
+    for reason, paths in by_reason.items():
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        log.warning("left out: %s%s: %s", paths[0], more, reason)
 
 
 def _any_code(arguments: argparse.Namespace) -> bool:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcdbench.cli.report import add_baselines, add_out, writing
+from gcdbench.cli.report import add_baselines, add_out, say_left_out, writing
 from gcdbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def add_site(parser: argparse.ArgumentParser) -> None:
     add("--results", type=Path, default=Path("results/runs"), metavar="DIR")
     add("--data-root", type=Path, metavar="DIR", help="where the datasets are (or GCDBENCH_DATA)")
     add_baselines(parser)
-    add_out(parser)
+    add_out(parser, usual="site")
     parser.set_defaults(out=Path("site"))
 
 
@@ -74,6 +74,7 @@ def _boards(arguments: argparse.Namespace) -> dict[str, Leaderboard]:
                 raise
             log.debug("%s is left out: %s", suite, error)
             continue
+        say_left_out(found.left_out)
         if found.records:
             board = make_leaderboard(found, Path(suite).stem)
             given = arguments.baselines

@@ -45,6 +45,21 @@ class MethodSpec:
 _ALWAYS_PROVIDED = frozenset({"attention", "logits", "tokens"})
 
 
+_SMALLER = frozenset({"small"})  # kinds of views with fewer pixels than the others (data/views)
+
+
+def check_views(spec: MethodSpec, kinds: Iterable[str]) -> None:
+    """Raise a UserError if a technique blends patches and the views are of several sizes."""
+    if len({kind in _SMALLER for kind in kinds}) < 2:
+        return
+    for name in spec.techniques:
+        if "attention" in registry.get("technique", name).constants.get("requires", ()):
+            raise UserError(
+                f"{name} cannot be applied to {spec.method} with the views {', '.join(kinds)}: it "
+                "blends patches of views of one size"
+            )
+
+
 def _check_techniques(method: str, techniques: Iterable[str]) -> None:
     """Raise a UserError if a technique requires something that the method does not provide."""
     provided = _ALWAYS_PROVIDED | set(registry.get("method", method).constants.get("provides", ()))

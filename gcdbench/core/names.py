@@ -10,7 +10,12 @@ LONGEST = 150  # bytes; file systems allow 255, and suffixes are added
 _FORBIDDEN = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029/\\:*?"<>|]|[\ud800-\udfff]')
 # what Windows takes for a device, with any suffix
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
-OWN = ("leaderboard", "reproduce", "cache")  # what gcdbench itself writes into a results folder
+OWN = (
+    "leaderboard",
+    "reproduce",
+    "tune",
+    "cache",
+)  # what gcdbench itself writes into a results folder
 
 
 def check_name(name: str, where: str, *, own: tuple[str, ...] = ()) -> str:

@@ -20,6 +20,7 @@ import re
 import sys
 import tokenize
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,16 @@ def config_fields(info: PluginInfo) -> dict[str, dict[str, Any]]:
         }
         for f in dataclasses.fields(info.config)
     }
+
+
+def view_kinds(method: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the kinds of views of a method: its setting ``views`` if it has one, or its constant.
+
+    >>> view_kinds("simgcd", {}), view_kinds("uno", {"views": ["plain", "plain", "small"]})
+    (('plain', 'plain'), ('plain', 'plain', 'small'))
+    """
+    declared = get("method", method).constants.get("views", ("plain", "plain"))
+    return tuple(config.get("views", declared))
 
 
 def available(kind: str) -> dict[str, PluginInfo]:

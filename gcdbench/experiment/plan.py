@@ -14,7 +14,7 @@ from typing import Any
 
 from gcdbench.core import registry
 from gcdbench.core.config import build, merge, plain
-from gcdbench.core.method_spec import MethodSpec
+from gcdbench.core.method_spec import MethodSpec, check_views
 from gcdbench.core.settings import BackboneConfig, TaskConfig, TrainConfig
 from gcdbench.core.suites import Suite
 from gcdbench.data.datasets import make_dataset
@@ -228,6 +228,8 @@ def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cel
         for name in spec.techniques
     }
     source = registry.get("dataset", entry["source"])
+    method_config = plain(build(info.config, method, spec.method))
+    check_views(spec, registry.view_kinds(spec.method, method_config))
     return Cell(
         dataset=dataset,
         spec=spec,
@@ -240,7 +242,7 @@ def _cell(request: Request, suite: Suite, dataset: str, spec: MethodSpec) -> Cel
         train=build(TrainConfig, train, "train"),
         backbone=build(BackboneConfig, backbone, "backbone"),
         task=build(TaskConfig, task, "task"),
-        method_config=plain(build(info.config, method, spec.method)),
+        method_config=method_config,
         technique_configs=techniques,
         data_root=request.data_root,
         exclude=entry.get("exclude"),

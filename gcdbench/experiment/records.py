@@ -333,14 +333,14 @@ def check_folder(results: Path) -> None:
         raise UserError(f"--results {results}: is no folder")
 
 
-def check_writable(results: Path) -> None:
+def check_writable(results: Path, flag: str = "--results") -> None:
     """Refuse a results folder that cannot be written to, before anything is computed."""
     try:
         results.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=results):
             pass
     except OSError as error:
-        raise UserError(f"--results {results}: cannot be written to ({error.strerror})") from error
+        raise UserError(f"{flag} {results}: cannot be written to ({error.strerror})") from error
 
 
 def _checksum(record: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from gcdbench.errors import UserError
 from gcdbench.nn.adapters import PIXELS, Adapter, AddedRows
 from gcdbench.nn.parallel import ProcessGroup, SingleProcess
 from gcdbench.nn.tokens import (
@@ -311,6 +312,8 @@ class Backbone(nn.Module):
         """
         if isinstance(images, tuple):
             runs = [list(run) for _, run in groupby(images, key=size_of)]
+            if len(runs) > 1 and (self._recording is not None or self._add_hook is not None):
+                raise UserError("a technique blends patches, but the views are of several sizes")
             encoded = join([self._encode_rows(stack(run)) for run in runs])
         else:
             encoded = self._encode_rows(images)

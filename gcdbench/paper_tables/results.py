@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
+from gcdbench.experiment.index import Index
 from gcdbench.experiment.plan import Cell
 from gcdbench.experiment.record import SPLITS as FIELDS
 from gcdbench.experiment.record import Record
 from gcdbench.paper_tables.tables import SPLITS, Entry, Panel, Plan, identity
 from gcdbench.report import paper_numbers
-from gcdbench.report.collect import percent
+from gcdbench.report.collect import Judge, LeftOut, Verdicts, percent
 from gcdbench.report.titles import set_title
 
 Scores = Mapping[str, Mapping[str, float | None]]  # evaluation set -> all, old, new as fractions
@@ -43,6 +44,7 @@ class Line:
     entry: Entry
     seeds: int  # recorded ones
     numbers: dict[tuple[str, str], Number]  # by evaluation set and split
+    cpu_seconds: float = math.nan  # median over the recorded cells
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Result:
     plan: Plan
     blocks: list[Block]
     recorded: list[Record]  # records that were used
+    left_out: list[LeftOut] = field(default_factory=list)  # records with wrong scores
 
     @property
     def name(self) -> str:
@@ -68,22 +71,32 @@ class Result:
         return self.plan.table.name + ("-embedded" * (self.plan.scale == "embedded"))
 
 
-def gather(plan: Plan, results: Path) -> Result:
-    """Return a table with the numbers of its records and of the paper."""
-    found = {key: record for key, cell in plan.cells.items() if (record := _read(results, cell))}
+def gather(plan: Plan, results: Path, judge: Judge | None = None) -> Result:
+    """Return a table with the numbers of its records and of the paper.
+
+    ``judge`` computes the scores of a record again: records with other scores are left out.
+    """
+    with Index(results) as index:
+        verdicts = Verdicts(index, judge) if judge else None
+        read = ((key, _read(index, cell, verdicts)) for key, cell in plan.cells.items())
+        found = {key: record for key, record in read if record is not None}
     by_panel: dict[str, list[Entry]] = {}
     for entry in plan.entries:
         by_panel.setdefault(entry.panel.title, []).append(entry)
     blocks = [_block(plan, entries, found) for entries in by_panel.values()]
-    return Result(plan, blocks, list(found.values()))
+    return Result(plan, blocks, list(found.values()), verdicts.left_out if verdicts else [])
 
 
-def _read(results: Path, cell: Cell) -> Record | None:
+def _read(index: Index, cell: Cell, verdicts: Verdicts | None) -> Record | None:
     try:
-        record = records.read_done(results, cell)
+        record = records.read_done(index.results, cell, read=index.read)
     except UserError:  # the dataset is missing, so the key is unknown
         return None
-    return record if isinstance(record, Record) else None
+    if not isinstance(record, Record):
+        return None
+    path = records.cell_folder(index.results, cell) / records.RECORD
+    wrong = verdicts is not None and verdicts.of(path, record, cell).kind == "wrong"
+    return None if wrong else record
 
 
 def _block(plan: Plan, entries: list[Entry], found: Mapping[str, Record]) -> Block:
@@ -102,7 +115,7 @@ def _block(plan: Plan, entries: list[Entry], found: Mapping[str, Record]) -> Blo
             for name in columns
             for split in table.splits
         }
-        lines.append(Line(entry, len(scores), numbers))
+        lines.append(Line(entry, len(scores), numbers, _cpu_seconds(entry, found)))
     return Block(panel, columns, lines)
 
 
@@ -125,6 +138,13 @@ def _seeds(entry: Entry, found: Mapping[str, Record], plan: Plan) -> list[Scores
         if len(here) == len(cells):
             seeds.append(_mean([columns_of(record, plan.table.columns) for record in here]))
     return seeds
+
+
+def _cpu_seconds(entry: Entry, found: Mapping[str, Record]) -> float:
+    """Return the median time of the recorded cells of a row."""
+    keys = (identity(cell) for cells in entry.cells.values() for cell in cells)
+    times = [found[key].timing.cpu_seconds for key in keys if key in found]
+    return statistics.median(times) if times else math.nan
 
 
 def _mean(datasets: list[Scores]) -> Scores:

@@ -112,14 +112,14 @@ def collect(
     by_key = {cell.key: cell for cell in (make_cells(request) if cells is None else cells)}
     chosen: dict[str, tuple[Path, Record]] = {}
     others: dict[str, list[tuple[Path, Record]]] = {}
-    tuned: list[tuple[Record, SearchFacts]] = []
+    tuned: list[tuple[Path, Record, SearchFacts]] = []
     wanted = {_place(cell): cell for cell in by_key.values()}
     for path, record in sound.items():
-        cell = wanted.get(Place(record.dataset, record.method, record.seed))
+        cell = wanted.get(_place_of(record))
         if cell is None:
             continue
         chose = [s for s in record.searches if _chosen_for(record, s, cell, any_code, as_recorded)]
-        tuned += [(record, search) for search in chose]
+        tuned += [(path, record, search) for search in chose]
         if chose and not is_of(record, cell):
             continue
         if is_of(record, cell):
@@ -137,15 +137,29 @@ def collect(
             chosen[key] = found.pop()
         reason = "is of another version than the record that is used"
         left_out += [LeftOut(_below(path, results), "stale", reason) for path, _ in found]
-    with index:
-        unconfirmed = _judged(chosen, by_key, index, judge, left_out) if judge else []
+    unconfirmed: list[Place] = []
+    if judge is not None:
+        with index:
+            verdicts = Verdicts(index, judge)
+            for key, (path, record) in list(chosen.items()):
+                verdict = verdicts.of(path, record, by_key[key])
+                if verdict.kind == "wrong":
+                    del chosen[key]
+                elif verdict.kind == "consistent":
+                    unconfirmed.append(_place(by_key[key]))
+            tuned = [
+                (path, record, search)
+                for path, record, search in tuned
+                if verdicts.of(path, record, wanted[_place_of(record)]).kind != "wrong"
+            ]
+        left_out += verdicts.left_out
     return Collection(
         table=tidy([chosen[key][1] for key in by_key if key in chosen]),
         records=[chosen[key][1] for key in by_key if key in chosen],
         planned=list(wanted),
         missing=[_place(cell) for key, cell in by_key.items() if key not in chosen],
         left_out=sorted(left_out, key=lambda one: one.path),
-        tuned=tuned,
+        tuned=[(record, search) for _, record, search in tuned],
         folders={record.key: path.parent for path, record in chosen.values()},
         truths=_truths(by_key.values()),
         description=suite.description,
@@ -201,25 +215,31 @@ def _read(index: Index) -> tuple[dict[Path, Record], list[LeftOut]]:
     return sound, left_out
 
 
-def _judged(
-    chosen: dict[str, tuple[Path, Record]],
-    cells: Mapping[str, Cell],
-    index: Index,
-    judge: Judge,
-    left_out: list[LeftOut],
-) -> list[Place]:
-    """Leave out the records with wrong scores; return those whose scores were not recomputed."""
-    unconfirmed = []
-    for key, (path, record) in list(chosen.items()):
-        problem = cells[key].problem()
-        basis = f"{problem.fingerprint} {score_version()}"
-        verdict = index.verdict(path, basis, partial(judge, path, record, problem=problem))
+class Verdicts:
+    """Recomputes the scores of records, or knows from the cache that they were right."""
+
+    def __init__(self, index: Index, judge: Judge) -> None:
+        self.index, self.judge = index, judge
+        self._wrong: dict[Path, LeftOut] = {}
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The records with wrong scores."""
+        return list(self._wrong.values())
+
+    def of(self, path: Path, record: Record, cell: Cell) -> Verdict:
+        """Say what the scores of a record are worth, by the labels of the cell if they are its."""
+        problem = cell.problem()
+        if record.fingerprints.get("problem") == problem.fingerprint:
+            basis = f"{problem.fingerprint} {score_version()}"
+            judge = partial(self.judge, path, record, problem=problem)
+            verdict = self.index.verdict(path, basis, judge)
+        else:  # of other images: those that the record names may be here
+            verdict = self.judge(path, record, cell.data_root)
         if verdict.kind == "wrong":
-            del chosen[key]
-            left_out.append(LeftOut(_below(path, index.results), "damaged", verdict.reason))
-        elif verdict.kind == "consistent":
-            unconfirmed.append(_place(cells[key]))
-    return unconfirmed
+            place = _below(path, self.index.results)
+            self._wrong[path] = LeftOut(place, "damaged", verdict.reason)
+        return verdict
 
 
 def _of_unknown_methods(sound: Mapping[Path, Record], suite: Suite, results: Path) -> list[LeftOut]:
@@ -272,6 +292,10 @@ def _same_but_code(record: Record, cell: Cell) -> bool:
 
 def _place(cell: Cell) -> Place:
     return Place(cell.dataset, cell.spec.text, cell.seed)
+
+
+def _place_of(record: Record) -> Place:
+    return Place(record.dataset, record.method, record.seed)
 
 
 def _below(path: Path, results: Path) -> str:

@@ -11,8 +11,9 @@ import pandas as pd
 
 from gcdbench.errors import UserError, unknown
 from gcdbench.experiment import records
+from gcdbench.experiment.index import Index
 from gcdbench.experiment.plan import Cell, Request, make_cells
-from gcdbench.report.collect import tidy
+from gcdbench.report.collect import Judge, Verdicts, tidy
 from gcdbench.report.matching import differing, same_data
 
 
@@ -26,19 +27,33 @@ class Varied:
 
 
 def collect_varied(
-    request: Request, results: Path, setting: str, *, any_code: bool = False
+    request: Request,
+    results: Path,
+    setting: str,
+    *,
+    any_code: bool = False,
+    judge: Judge | None = None,
 ) -> Varied:
-    """Read the records that would be the request's but for the value of one setting."""
+    """Read the records that would be the request's but for the value of one setting.
+
+    ``judge`` computes the scores of a record again: records with other scores are left out.
+    """
     cells = {(c.dataset, c.spec.text, c.seed): c for c in make_cells(request)}
     path = _path(setting, next(iter(cells.values())))
     tables = []
-    for record in records.readable(results):
-        cell = cells.get((record.dataset, record.method, record.seed))
-        if cell is None or not same_data(record, cell, any_code=any_code):
-            continue
-        if differing(record, cell, any_code=any_code) <= {path}:
-            value = _value(record.settings, record.problem.num_classes, path)
-            tables.append(tidy([record]).assign(value=value))
+    with Index(results) as index:
+        verdicts = Verdicts(index, judge) if judge else None
+        for place, record in index.all():
+            if isinstance(record, records.Damaged):
+                continue
+            cell = cells.get((record.dataset, record.method, record.seed))
+            if cell is None or not same_data(record, cell, any_code=any_code):
+                continue
+            if not differing(record, cell, any_code=any_code) <= {path}:
+                continue
+            if verdicts is None or verdicts.of(place, record, cell).kind != "wrong":
+                value = _value(record.settings, record.problem.num_classes, path)
+                tables.append(tidy([record]).assign(value=value))
     if not tables:
         raise UserError(f"sensitivity: no record of these cells was found in {results}")
     return Varied(setting, _defaults(cells.values(), path), pd.concat(tables, ignore_index=True))

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from gcdbench.core import registry
@@ -111,16 +112,24 @@ class Estimate:
 
 
 def work(
-    train: Mapping[str, Any], spec: MethodSpec, sizes: Sizes, size: BackboneSize | None, blocks: int
+    train: Mapping[str, Any],
+    spec: MethodSpec,
+    sizes: Sizes,
+    size: BackboneSize | None,
+    blocks: int,
+    config: Mapping[str, Any] = MappingProxyType({}),
 ) -> Work:
     """Return the work of a cell; ``blocks`` are trained, of a backbone of ``size`` if it is known.
+
+    ``config`` are the settings of the method: its views may be among them.
 
     Frozen features that fit into memory are computed once, and so are the views of a view bank.
     """
     batch = min(train["batch_size"], sizes.pool)
     steps = max((train["draws_per_epoch"] or sizes.pool) // batch, 1) * train["epochs"]
     needs = _needs(spec)
-    views = round(steps * batch * (needs.views + LABELLED * needs.labelled_passes))
+    number = len(config.get("views", ())) or needs.views
+    views = round(steps * batch * (number + LABELLED * needs.labelled_passes))
     rows, times = sizes.pool + sizes.unseen, sweeps(train, needs)
     if size is None:
         return Work(views, rows * times)
@@ -191,14 +200,17 @@ class CostModel:
 
     def estimate(self, cell: Cell) -> Estimate:
         """Estimate a cell."""
-        alike = (cell.dataset, cell.limit, cell.exclude, cell.spec, cell.train, cell.backbone)
+        views = len(cell.method_config.get("views", ()))
+        data = cell.dataset, cell.limit, cell.exclude
+        alike = (*data, cell.spec, cell.train, cell.backbone, views)
         if (found := self._known.get(alike)) is None:
             found = self._known[alike] = self._estimate(cell)
         return found
 
     def _estimate(self, cell: Cell) -> Estimate:
         train, blocks = plain(cell.train), cell.backbone.train_blocks
-        done = work(train, cell.spec, cell_sizes(cell), backbone_size(cell.backbone.name), blocks)
+        parts = cell_sizes(cell), backbone_size(cell.backbone.name), blocks
+        done = work(train, cell.spec, *parts, cell.method_config)
         facts = done.images, done.flops, self.device
         kind = _kind(plain(cell.backbone), train)
         for method, whose in ((cell.spec.text, "of this method"), ("", "of other methods")):
@@ -247,7 +259,7 @@ def _recorded_images(record: Record) -> int:
         spec = MethodSpec(record.method, (), record.method)
     unseen = sum(s.n for s in record.sets.values() if s.role == "unseen")
     sizes = Sizes(record.problem.labelled + record.problem.unlabelled, unseen)
-    return work(record.train, spec, sizes, None, 1).images
+    return work(record.train, spec, sizes, None, 1, record.config(spec.method)).images
 
 
 def cell_sizes(cell: Cell) -> Sizes:

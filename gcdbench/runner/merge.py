@@ -33,7 +33,7 @@ def merge(sources: Sequence[Path], into: Path) -> Merged:
             raise UserError(f"results merge: no folder {source}")
         if source.resolve() == into.resolve():
             raise UserError(f"results merge: {source} cannot be merged into itself")
-    records.check_writable(into)
+    records.check_writable(into, "--into")
     merged = Merged()
     for source in sources:
         for path, record in valid_records(source, merged.refused):

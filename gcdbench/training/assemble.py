@@ -106,11 +106,10 @@ def make_loader(
     shared: bool = False,
 ) -> Loader:
     """Return the loader of a cell's images, for views of ``size`` pixels."""
-    info = registry.get("method", cell.spec.method)
     return Loader(
         cell.problem(),
         size=size,
-        kinds=tuple(info.constants.get("views", ("plain", "plain"))),
+        kinds=registry.view_kinds(cell.spec.method, cell.method_config),
         patch=patch,
         batch_size=cell.train.batch_size,
         seed=cell.seed,

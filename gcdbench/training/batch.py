@@ -70,6 +70,12 @@ class Batch:
             return len(self.views)
         return len(self.images) // max(len(self), 1)
 
+    @property
+    def pixels(self) -> tuple[Tensor, ...]:
+        """The images (B, 3, h, w) of each view, which must not be precomputed."""
+        assert isinstance(self.views, (Tensor, tuple))
+        return tuple(view for view in self.views if isinstance(view, Tensor))
+
     def only(self, *numbers: int) -> Batch:
         """Return the batch with some of its views, by their places in the method's ``views``."""
         if isinstance(self.views, Tensor):
@@ -142,7 +148,7 @@ class Batch:
         targets = one_hot if self.targets is None else self.targets
         mixed = replace(
             self,
-            views=torch.stack(list(views)),
+            views=as_views(views),
             labels=self.here(labels),
             index=self.here(index),
             targets=share[:, None] * targets + (1 - share)[:, None] * targets[partners],

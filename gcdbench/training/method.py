@@ -182,7 +182,8 @@ class Method(nn.Module):
     techniques: ClassVar[tuple[str, ...]] = ()  # applied unless it is written as method-technique
     provides: ClassVar[frozenset[str]] = frozenset()  # of: logits, projection
     tuning: ClassVar[dict[str, Any]] = {}  # ranges that ``tune`` searches, see experiment/tuning
-    # what a step is given of each image: kinds of views (gcdbench/data/views), drawn one by one
+    # what a step is given of each image: kinds of views (gcdbench/data/views), drawn one by one; a
+    # field ``views`` of Config takes its place
     views: ClassVar[tuple[str, ...]] = ("plain", "plain")
     train_blocks: ClassVar[int] = 1  # the last blocks of the backbone, which are trained
     # of: patches (patch tokens in Encoded.patches), images (pixels, never precomputed features)

@@ -33,18 +33,19 @@ class CutMix(Technique):
         share: Literal["batch", "image"] = "batch"  # official: one box for all images
 
     def mix(self, batch: Batch, clock: Clock) -> Batch:
-        assert isinstance(batch.views, Tensor)
         generator, order, n = clock.generator("cutmix"), batch.cpu_order, len(batch)
         draws = n if self.config.share == "image" else 1
-        height, width = batch.views.shape[-2:]
         c = self.config.concentration
         partners, rank = order.clone(), order.argsort()
         partners[order] = order[partners_within(batch.cpu_labelled[order], generator=generator)]
         share = draw_beta(c, c, draws, generator=generator).expand(n)[rank]
         centre = draw_uniform(2, draws, generator=generator).expand(2, n)[:, rank]
-        boxes, share = cutmix_boxes(
-            share, centre[0] * height, centre[1] * width, height=height, width=width
-        )
-        here = batch.here(partners), batch.here(boxes)
-        views = [cutmix(view, *here) for view in batch.views]
+        sides = [tuple(view.shape[-2:]) for view in batch.pixels]
+        boxes: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {
+            (h, w): cutmix_boxes(share, centre[0] * h, centre[1] * w, height=h, width=w)
+            for h, w in dict.fromkeys(sides)
+        }
+        there, here = batch.here(partners), {side: batch.here(b) for side, (b, _) in boxes.items()}
+        views = [cutmix(view, there, here[tuple(view.shape[-2:])]) for view in batch.pixels]
+        _, share = boxes[sides[0]]  # that of smaller views differs by rounding
         return batch.blended(views, partners, share, self.task.num_classes)

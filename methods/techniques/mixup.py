@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
-
 from gcdbench.plugin import Batch, Clock, Technique, draw_beta, mixup, partners_within
 
 
@@ -24,12 +22,11 @@ class Mixup(Technique):
         share: Literal["batch", "image"] = "batch"  # official: one draw for all images
 
     def mix(self, batch: Batch, clock: Clock) -> Batch:
-        assert isinstance(batch.views, Tensor)
         generator, order = clock.generator("mixup"), batch.cpu_order
         partners, share = order.clone(), order.float()
         partners[order] = order[partners_within(batch.cpu_labelled[order], generator=generator)]
         c, draws = self.config.concentration, len(batch) if self.config.share == "image" else 1
         share[order] = draw_beta(c, c, draws, generator=generator)
         here = batch.here(partners), batch.here(share)
-        views = [mixup(view, *here) for view in batch.views]
+        views = [mixup(view, *here) for view in batch.pixels]
         return batch.blended(views, partners, share, self.task.num_classes)

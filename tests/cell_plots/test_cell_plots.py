@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers.toy import run_cells
+from helpers.toy import make_toy, run_cells
 from PIL import Image
 
 from gcdbench.cell_plots import CELL_PLOTS, choice
@@ -17,11 +18,13 @@ from gcdbench.cell_plots.pca import neighbours, project
 from gcdbench.cell_plots.trained import Trained
 from gcdbench.cli.main import main
 from gcdbench.cli.run import without_weights
+from gcdbench.core import registry
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Request, make_cells
 from gcdbench.training import weights
 
+PROBES = Path(__file__).parents[1] / "plugins"
 CELL = ["--suite", "drawshift", "--quick", "--datasets", "line+solid", "--methods", "hilo"]
 TINY = ["--set", "train.draws_per_epoch=64", "--set", "train.batch_size=32"]
 
@@ -60,6 +63,20 @@ def test_a_picture_of_a_cell_is_written_as_png_and_pdf(kind, files, results, tmp
         pixels = np.asarray(Image.open(path).convert("RGB"))
         assert min(pixels.shape[:2]) > 500
         assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 100
+
+
+def test_modules_that_were_built_in_begin_fit_are_restored(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_plugins", {kind: {} for kind in registry.KINDS})
+    registry.add_plugin(PROBES / "probe_head.py")
+    toy = make_toy(tmp_path)
+    cell = toy.cell("probe_head")
+    run_cells([cell], toy.results, keep_weights=True)
+    kept = weights.read(records.cell_folder(toy.results, cell), cell.key)
+    model = Trained.load(cell, toy.results).model
+    assert "method.second.weight" in kept.tensors
+    assert torch.equal(model.method.second.weight, kept.tensors["method.second.weight"])
+    untrained = Trained.begun(cell).model.method.second.weight
+    assert not torch.equal(model.method.second.weight, untrained)
 
 
 def test_the_kept_weights_are_those_that_made_the_predictions(trained, cell, results):

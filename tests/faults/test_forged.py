@@ -82,7 +82,7 @@ def test_forged_accuracies_are_found(honest, capsys, value):
     forge(path, **all_at(records.read_record(path), value))
     code, said = verify(path, capsys)
     assert code == 1
-    assert "1 valid records (1 recomputed" in said.out
+    assert "1 valid record (1 recomputed" in said.out
     assert "has scores that its predictions do not give" in said.err
     assert str(path) in said.err
 
@@ -168,10 +168,23 @@ def test_a_forged_record_does_not_lead_the_leaderboard(honest, capsys):
     for verb in ("leaderboard", "report"):
         assert main([verb, *FLAGS, "--methods", "gcd", "simgcd", "--results", results]) == 0
         assert "has scores that its predictions do not give" in capsys.readouterr().err
-    table = (honest[1].parents[3] / "leaderboard" / "drawshift-quick.csv").read_text()
-    rows = [line.split(",") for line in table.splitlines()]
-    means = {row[rows[0].index("mean")] for row in rows[1:] if "simgcd" in row}
-    assert means == {""}
+    table = honest[1].parents[3] / "leaderboard" / "drawshift-quick.csv"
+    assert means_of("simgcd", table) == {""}
+
+
+def means_of(method, path):
+    rows = [line.split(",") for line in path.read_text().splitlines()]
+    return {row[rows[0].index("mean")] for row in rows[1:] if method in row}
+
+
+def test_a_forged_record_does_not_reach_a_site(honest, tmp_path, capsys):
+    path = honest[1]  # of --quick: the site's cells have more images, and the newest record counts
+    forge(path, **all_at(records.read_record(path), 1.0))
+    words = ["site", "--suites", "drawshift", "--as-recorded", "--results", str(path.parents[3])]
+    assert main([*words, "--out", str(tmp_path / "site")]) == 0
+    assert "simgcd/seed0-" in capsys.readouterr().err
+    assert means_of("simgcd", tmp_path / "site" / "suites" / "drawshift.csv") == {""}
+    assert means_of("gcd", tmp_path / "site" / "suites" / "drawshift.csv") != {""}
 
 
 def test_the_leaderboard_marks_what_was_not_recomputed(honest, capsys):

@@ -8,6 +8,7 @@ import re
 import subprocess
 
 import pytest
+from helpers.faults import ended, fork, obey_permissions
 from helpers.toy import Toy
 
 from gcdbench.cli import main as cli
@@ -164,18 +165,74 @@ def test_a_damaged_note_of_a_rerun_begins_it_anew(toy, started):
     assert 1.7e9 < _rerun_start(toy.results, cells) < 1e11
 
 
-def test_odd_lines_of_the_scheduler_are_passed_over(monkeypatch):
-    said = "slurm: maintenance at noon\n12_1 RUNNING\n\n13 PENDING extra\n14\n15 PENDING\n"
-    answer = subprocess.CompletedProcess([], 0, stdout=said)
-    monkeypatch.setattr(subprocess, "run", lambda *rest, **more: answer)
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Return a function that puts a shell script into the place of a program."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+
+    def write(name: str, script: str) -> None:
+        path = tmp_path / "bin" / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    return write
+
+
+def test_odd_lines_of_the_scheduler_are_passed_over(program):
+    lines = r"slurm: maintenance at noon\n12_1 RUNNING\n\n13 PENDING extra\n14\n15 PENDING\n"
+    program("squeue", rf"printf '{lines}\0\n\377\376\n[[[ ]]] (\n'")
     assert slurm.queue() == {"12_1": "RUNNING", "15": "PENDING"}
+
+
+@pytest.mark.parametrize("script", [r"printf 'down\377\n' >&2; exit 3", "exit 1", "kill -9 $$"])
+def test_a_scheduler_that_fails_is_one_line(program, script):
+    program("squeue", script)
+    with pytest.raises(UserError, match=r"the scheduler cannot be queried: .") as found:
+        slurm.queue()
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("script", ["echo 'Submitted whatever'", "exit 1", r"printf '\377'"])
+def test_a_submission_that_fails_is_one_line_and_leaves_no_job(toy, program, capsys, script):
+    pytest.importorskip("submitit")
+    for name, text in (("squeue", ""), ("srun", ""), ("sbatch", script)):
+        program(name, text)
+    assert cli.main(command(toy, "run", "--launcher", "slurm")) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("gcdbench: --launcher slurm: sbatch has refused the jobs (")
+    assert len(said) == 2
+    assert not list(toy.results.glob(f"*/*/*/{heartbeat.JOB}"))
+
+
+def test_a_note_gives_no_orders_to_the_terminal(toy, capsys):
+    folder = records.cell_folder(toy.results, toy.cell())
+    folder.mkdir(parents=True)
+    note = {"message": "\x1b[2Jall is well\r\udcff", "time": 1.0}
+    (folder / heartbeat.FAILURE).write_text(json.dumps(note))
+    assert cli.main(command(toy, "status")) == 0
+    assert r"\x1b[2Jall is well\r\udcff" in capsys.readouterr().out
+
+
+def test_the_name_of_a_record_gives_no_orders_to_the_terminal(source, capsys):
+    results, folder = source
+    folder.parent.rename(folder.parent.with_name("\x1b]0;title\x07"))
+    assert cli.main(["results", "verify", str(results)]) == 1
+    assert r"\x1b]0;title\x07" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "line",
     [
         *("hours: .nan", "hours: -1", "hours: .inf", "hours: 1e300", "memory_gb: .nan"),
-        *("memory_gb: -3", "memory_gb: 0", "notice_seconds: -1", "gpus: -1", "cpus: 0"),
+        *(
+            "memory_gb: -3",
+            "memory_gb: 0",
+            "memory_gb: 0.0001",
+            "notice_seconds: -1",
+            "gpus: -1",
+            "cpus: 0",
+        ),
         'sbatch: {"x\\n#SBATCH --uid": 0}',
         'sbatch: {mail-user: "x\\n#SBATCH --uid=0"}',
         'partition: "a\\nb"',
@@ -209,15 +266,40 @@ def test_a_report_to_a_bad_place_is_one_sentence(recorded, tmp_path, capsys, ver
     assert said.count("\n") == 1
 
 
-def test_results_that_cannot_be_written_to_can_be_read(recorded, capsys, monkeypatch):
-    def refuse(*rest):
-        raise PermissionError(13, "Permission denied")
+READING = {
+    "leaderboard": (0, r"SimGCD +\d+\.\d", "not written: .*: the report cannot be written .*--out"),
+    "report": (2, "", "gcdbench: .*: the report cannot be written .* another folder with --out"),
+    "plot": (2, "", "gcdbench: .*: the report cannot be written .* another folder with --out"),
+    "status": (0, "1 cells: 1 done", ""),
+    "plan": (0, "1 cell, 1 done", ""),
+    "run": (2, "", "gcdbench: --results .*: cannot be written to"),
+    "results verify": (0, "1 valid record", ""),
+    "results rescore": (0, "1 unchanged", ""),
+}
 
-    monkeypatch.setattr("gcdbench.report.formats.write_atomically", refuse)
-    assert cli.main(command(recorded[0], "leaderboard")) == 0
-    out = capsys.readouterr()
-    assert re.search(r"SimGCD +\d+\.\d", out.out)
-    assert "the report cannot be written (Permission denied)" in out.err
+
+@pytest.mark.parametrize("verb", READING)
+def test_results_of_another_user_can_be_read(source, recorded, tmp_path, capfd, verb):
+    results, _ = source
+    for path in (results, *results.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    given = command(Toy(recorded[0].suite, results), verb)
+    words = [*verb.split(), str(results)] if " " in verb else given
+    before = sorted(results.rglob("*"))
+
+    def read() -> None:
+        obey_permissions()
+        os._exit(cli.main(words))
+
+    code, out, err = READING[verb]
+    assert ended(fork(read)) == code
+    said = capfd.readouterr()
+    assert re.search(out, said.out)
+    assert re.search(err, said.err)
+    assert "Traceback" not in said.err
+    assert sorted(results.rglob("*")) == before
+    for path in (results, *results.rglob("*")):
+        path.chmod(0o755)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ZeroDivisionError("x")])

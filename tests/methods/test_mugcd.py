@@ -32,6 +32,15 @@ def test_contrast_comes_first_then_the_teacher():
     assert phases[3].train == ("backbone", "classifier")
 
 
+def test_each_phase_has_a_cosine_of_its_own():
+    def rates(**config):
+        method, share = mugcd(contrast_share=0.5, **config), [1, 0.853553, 0.5, 0.146447]
+        return [share[e] * method.phase(Clock(e, e, 4, 1, 0)).lr for e in range(4)]
+
+    assert rates() == pytest.approx([1, 0.5, 1, 0.5], rel=1e-5)
+    assert rates(schedule="run") == pytest.approx([1, 0.853553, 0.5, 0.146447])
+
+
 def test_the_teacher_starts_as_its_student_and_follows_it():
     method = mugcd()
     pairs = [

@@ -10,8 +10,12 @@ from helpers.paths import GOLDEN
 from torch import nn
 
 from gcdbench.core import registry
+from gcdbench.core.config import build
 from gcdbench.core.settings import TrainConfig
+from gcdbench.errors import UserError
+from gcdbench.experiment.plan import Request, make_cells
 from gcdbench.nn.backbone import Encoded
+from gcdbench.training.assemble import make_loader
 from gcdbench.training.method import Batch, Clock, FitContext, PoolFeatures, Task, seeded
 from gcdbench.training.optimizer import learning_rate
 
@@ -199,3 +203,59 @@ def test_the_memory_takes_up_the_unlabelled_images_of_the_batch():
     changed = (method.queue.rows == (pool[12:14] + 1)[:, None]).all(2)
     assert changed.sum(1).tolist() == [1, 1]
     assert (labels[method.queue.ids] == -1).all()
+
+
+def test_two_large_crops_teach_each_other_and_two_small_ones(golden):
+    views = ("plain", "plain", "small", "small")
+    method = original(golden, views=views)
+    small = golden["feats"].flip(2) + 0.1
+    features = torch.cat([golden["feats"], small])  # (4, B, d)
+    batch = Batch(features, golden["labels"], torch.arange(ROWS))
+    step = method.step(batch, CLOCK)
+
+    labelled = golden["labels"] >= 0
+    for term, head in (("cluster", method.cluster), ("over", method.over)):
+        scores = [torch.cat([method.known(x).expand(2, -1, -1), head(x)], 2) for x in features]
+        targets = torch.zeros(2, *scores[0].shape)
+        for crop in range(2):
+            for h in range(2):
+                targets[crop, h, labelled] = F.one_hot(
+                    golden["labels"][labelled], scores[0].shape[2]
+                ).float()
+                targets[crop, h, ~labelled] = sinkhorn(scores[crop][h, ~labelled].detach())
+        total = torch.zeros(2)
+        for teacher in range(2):
+            for student in {0, 1, 2, 3} - {teacher}:
+                log_p = (scores[student] / 0.1).log_softmax(2)
+                total += -(targets[teacher] * log_p).sum(2).mean(1)
+        expected = total / (2 * (4 - 1))
+        torch.testing.assert_close(step.terms[term], expected.mean() / 2, rtol=1e-5, atol=1e-5)
+        if term == "cluster":
+            torch.testing.assert_close(method.head_losses, expected, rtol=1e-5, atol=1e-5)
+    assert step.logits.shape == (4 * ROWS, CLASSES)
+
+
+def sinkhorn(scores, epsilon=0.05):
+    """Return the assignment (n, k) as the paper writes it, with loops."""
+    q = (scores / epsilon).exp()
+    q /= q.sum()
+    for _ in range(3):
+        q = q / q.sum(0) / q.shape[1]
+        q = q / q.sum(1, keepdim=True) / q.shape[0]
+    return q * q.shape[0]
+
+
+def test_one_view_has_no_other_to_teach():
+    with pytest.raises(UserError, match=r"uno: views are plain; expected two or more"):
+        build(registry.get("method", "uno").config, {"views": ["plain"]}, "uno")
+    with pytest.raises(UserError, match=r"uno.views\[1\]: expected one of plain, weak, strong"):
+        build(registry.get("method", "uno").config, {"views": ["plain", "tiny"]}, "uno")
+
+
+def test_the_loader_makes_the_views_of_the_settings():
+    crops = ["strong", "strong", "small", "small"]
+    for config, kinds in (({}, ("plain", "plain")), ({"views": crops}, tuple(crops))):
+        request = Request(
+            "drawshift", ("uno",), ("line+solid",), (0,), assignments={"uno": config}, quick=True
+        )
+        assert make_loader(make_cells(request)[0], 24).kinds == kinds

@@ -121,6 +121,8 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     "methods/mugcd.py": {
         of("mugcd"): [
             ("logits[len(batch) :], taught", "logits[: len(batch)], taught"),
+            ("math.pi * (clock.epoch - first) / (end - first)", "math.pi * clock.epoch / (end - first)"),
+            ("self.rate(clock, first, clock.epochs)", "1.0"),
             (".cls[: len(batch)]", ".cls[len(batch) :]"),
             ("mine.lerp_(theirs, 1 - momentum)", "mine.lerp_(theirs, momentum)"),
             ("            self.follow(0.0)\n", ""),

@@ -107,11 +107,13 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     },
     "methods/uno.py": {
         path("uno"): [
-            ("targets.flip(0)", "targets"),
+            ("teachers = torch.stack([targets[teacher] for _, teacher in pairs])", "teachers = torch.stack([targets[student] for student, _ in pairs])"),
             ("first_class=0 if c.assign_to", "first_class=self.task.num_old if c.assign_to"),
             ("        for head in (self.known, self.cluster, self.over):\n            head.normalise_()\n", ""),
         ],
         UNO: [
+            ("for t in range(TEACHERS) if s != t]", "for t in range(TEACHERS)]"),
+            ("logits[:TEACHERS].detach()", "logits[-TEACHERS:].detach()"),
             ("self.head_losses.argmin(0, keepdim=True)", "self.head_losses.argmax(0, keepdim=True)"),
             ("            self.head_losses.zero_()\n", ""),
             ("if (clock.step + 1) % clock.steps_per_epoch == 0", "if clock.step % clock.steps_per_epoch == 0"),
@@ -229,9 +231,12 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
     },
     "methods/techniques/cutmix.py": {
         seams("cutmix"): [
-            ("boxes, share = cutmix_boxes(", "boxes, _ = cutmix_boxes("),
+            ("_, share = boxes[sides[0]]", "_, _ = boxes[sides[0]]"),
             ('if self.config.share == "image" else 1', "if True else 1"),
-            ("[cutmix(view, *here) for view in batch.views]", "[cutmix(batch.views[0], *here), batch.views[1]]"),
+            ("here[tuple(view.shape[-2:])]) for view in batch.pixels]", "here[sides[0]]) for view in [batch.pixels[0]] * 2]"),
+        ],
+        only("methods/test_view_sizes", "cutmix_cuts"): [
+            ("here[tuple(view.shape[-2:])])", "here[sides[0]])"),
         ],
     },
     "methods/techniques/mixup.py": {

@@ -133,6 +133,8 @@ def test_views_and_sweeps_of_a_cell_by_hand():
     assert plain.flops == (160 + 30) * trunk + (3 * 160 + 30) * tail
     mixing = work(TRAIN, MethodSpec.parse("simgcd+patchmix"), sizes, size, 1)
     assert mixing.views == 4 * 2 * 10 * 3  # two more of half the images
+    crops = {"views": ["plain", "plain", "small", "small"]}
+    assert work(TRAIN, MethodSpec.parse("uno"), sizes, size, 1, crops).views == 4 * 2 * 10 * 4
     every_epoch = work(TRAIN, MethodSpec.parse("cms"), sizes, size, 1)
     assert every_epoch.swept == 5 * 30
     assert every_epoch.flops == (160 + 30) * trunk + (3 * 160 + 150) * tail  # features are kept

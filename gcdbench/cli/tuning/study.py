@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gcdbench.cli import run
 from gcdbench.cli.arguments import positive, say
+from gcdbench.cli.report import printed_anyway
 from gcdbench.cli.tuning.tune import distinct
 from gcdbench.core.config import parse_assignments
 from gcdbench.core.files import write_atomically
@@ -140,7 +141,8 @@ def _publish(arguments: argparse.Namespace, searches: Sequence[Search]) -> None:
     if not found:
         return
     stem = arguments.results / "reproduce" / (f"{NAME}-embedded" + "-quick" * arguments.quick)
-    for suffix, content in ((".md", text), (".csv", to_csv(lines))):
-        write_atomically(stem.with_name(stem.name + suffix), content.encode())
-    write(plot(lines), stem)
-    log.info("written: %s.md, .csv, .png, .pdf", stem)
+    with printed_anyway(stem.parent):
+        for suffix, content in ((".md", text), (".csv", to_csv(lines))):
+            write_atomically(stem.with_name(stem.name + suffix), content.encode())
+        write(plot(lines), stem)
+        log.info("written: %s.md, .csv, .png, .pdf", stem)

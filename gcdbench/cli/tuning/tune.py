@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gcdbench.cli import run
 from gcdbench.cli.arguments import positive, say, seed, terminal_width
+from gcdbench.cli.report import printed_anyway, say_left_out, writing
 from gcdbench.core.files import write_atomically
 from gcdbench.core.suites import Suite
 from gcdbench.data.tuning.names import FOLDS
@@ -170,8 +171,10 @@ def _publish(
     from gcdbench.report.formats.tuned import draws_csv, tuned_csv, tuned_markdown
     from gcdbench.report.leaderboard import make_leaderboard
     from gcdbench.report.tuning.tuned import tuned
+    from gcdbench.training.scoring.rescore import judge
 
-    collection = collect(request, arguments.results, cells=defaults)
+    collection = collect(request, arguments.results, cells=defaults, judge=judge)
+    say_left_out(collection.left_out)
     name = Suite.load(request.suite).name + ("-quick" if request.quick else "")
     rows = tuned(make_leaderboard(collection, name)) if collection.records else []
     wanted = {s.facts(draws, w).identity for s, draws, w in chosen}
@@ -192,11 +195,13 @@ def _publish(
         for search, draws, winner in chosen
         for one in draws
     ]
-    for suffix, content in (
-        (".md", tuned_markdown(rows)),
-        (".csv", tuned_csv(rows)),
-        (".json", json.dumps([row.as_dict() for row in rows], indent=1)),
-        ("-draws.csv", draws_csv(every)),
-    ):
-        write_atomically(folder / f"{name}{suffix}", content.encode())
-    log.info("written: %s.md, .csv, .json and -draws.csv", folder / name)
+    files = {
+        ".md": tuned_markdown(rows),
+        ".csv": tuned_csv(rows),
+        ".json": json.dumps([row.as_dict() for row in rows], indent=1),
+        "-draws.csv": draws_csv(every),
+    }
+    with writing(arguments) if arguments.out else printed_anyway(folder):
+        for suffix, content in files.items():
+            write_atomically(folder / f"{name}{suffix}", content.encode())
+        log.info("written: %s.md, .csv, .json and -draws.csv", folder / name)

@@ -188,7 +188,8 @@ def attach(results: Path, cell: Cell, facts: SearchFacts) -> Record | None:
     """Add a search to the record of a cell that it chose, and return the record.
 
     The key does not depend on it: settings that are the defaults, or that two searches chose, are
-    trained once and name both. A record that is not there, or is being trained, is left alone.
+    trained once and name both. A record that is not there, is being trained, or is another user's
+    is left alone.
     """
     folder = records.cell_folder(results, cell)
     record = records.read_done(results, cell)
@@ -200,6 +201,6 @@ def attach(results: Path, cell: Cell, facts: SearchFacts) -> Record | None:
         try:
             with heartbeat.locked(folder):
                 records.rewrite(folder / records.RECORD, record)
-        except heartbeat.Busy:
+        except (heartbeat.Busy, PermissionError):
             return None
     return record

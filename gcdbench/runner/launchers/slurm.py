@@ -63,8 +63,9 @@ class SlurmConfig:
             )
         if not 1 <= self.hours * 60 <= LONGEST_MINUTES:
             raise ValueError("hours must be at least one minute and at most ten years")
-        if self.memory_gb is not None and not 0 < self.memory_gb * 1024 < 2**40:
-            raise ValueError("memory_gb must be a number above 0")
+        # SLURM takes 0 for all the memory of a node
+        if self.memory_gb is not None and not 1 <= self.memory_gb * 1024 < 2**40:
+            raise ValueError("memory_gb must be a number of at least 0.001")
         for name, value in (("partition", self.partition), ("account", self.account),
                             ("qos", self.qos), *self.sbatch.items()):  # fmt: skip
             _check_option(name, value)
@@ -196,8 +197,9 @@ def _submit_array(executor: Any, jobs: Sequence[Job]) -> list[str]:
     """Submit cells and write the number of their job to their folders."""
     try:
         submitted = executor.submit_array(jobs)
-    except RuntimeError as error:
-        raise UserError(f"--launcher slurm: sbatch has refused the jobs ({error})") from error
+    except (RuntimeError, OSError, UnicodeError) as error:  # FailedJobError among them
+        said = _text(str(error)) or "without a reason"
+        raise UserError(f"--launcher slurm: sbatch has refused the jobs ({said})") from error
     for job, sent in zip(jobs, submitted, strict=True):
         note = {"job": sent.job_id, "log": str(sent.paths.stdout), "time": time.time()}
         write_atomically(job.folder / heartbeat.JOB, json.dumps(note).encode())
@@ -232,9 +234,15 @@ def queue() -> dict[str, str]:
     """Return the states of all jobs that wait or run: job -> PENDING, RUNNING, ..."""
     command = ["squeue", "--noheader", "--array", "--format=%i %T"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        answer = subprocess.run(command, capture_output=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or error
-        raise UserError(f"the scheduler cannot be queried: {str(said).strip()}") from error
-    rows = (line.split() for line in answer.stdout.splitlines())
+        said = _text(getattr(error, "stderr", None) or b"") or str(error)
+        raise UserError(f"the scheduler cannot be queried: {said}") from error
+    rows = (line.split() for line in answer.stdout.decode(errors="replace").splitlines())
     return {row[0]: row[1] for row in rows if len(row) == 2}  # others are messages of the site
+
+
+def _text(said: bytes | str) -> str:
+    """Return what a program has said as one line."""
+    text = said if isinstance(said, str) else said.decode(errors="replace")
+    return " ".join(text.split())

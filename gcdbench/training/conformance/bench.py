@@ -109,7 +109,8 @@ class Bench:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of views that the method declares."""
-        return type(self.model.method).views
+        method = self.model.method
+        return getattr(method.config, "views", type(method).views)
 
     def new_loop(self) -> _Loop:
         """Return the state of a training loop for the model as it is."""

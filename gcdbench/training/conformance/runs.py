@@ -32,9 +32,10 @@ def check_needs(make: Callable[[], Bench]) -> None:
                 f"{name} must be a literal in the class: the plan reads it without importing the "
                 f"file, and finds {read!r}"
             )
-    if not cls.views or isinstance(cls.views, str):
-        raise ContractError(f"views is {cls.views!r}; expected a tuple of kinds, one per view")
-    for kind in cls.views:
+    for views in (cls.views, bench.kinds):
+        if not views or isinstance(views, str):
+            raise ContractError(f"views is {views!r}; expected a tuple of kinds, one per view")
+    for kind in (*cls.views, *bench.kinds):
         try:
             get_kind(kind)
         except UserError as error:
