@@ -58,6 +58,7 @@ class Benchmark:
         jobs: int | None = None,
         workers: int = 0,
         keep_weights: bool = False,
+        trackers: Sequence[str] = (),
     ) -> pd.DataFrame:
         """Train and score the cells that have no record yet; return the scores of all of them.
 
@@ -67,8 +68,10 @@ class Benchmark:
         from gcdbench.experiment import records
         from gcdbench.runner.launchers import choose_launcher, get_launcher
         from gcdbench.runner.options import RunOptions, plugin_files
+        from gcdbench.runner.trackers import check_trackers
 
         cells, results = self._cells(), Path(self.results)
+        check_trackers(trackers)
         records.check_writable(results)
         options = RunOptions(
             results,
@@ -76,6 +79,7 @@ class Benchmark:
             jobs=jobs,
             workers=workers,
             keep_weights=keep_weights,
+            trackers=tuple(trackers),
             plugins=plugin_files(),
         )
         outcome = get_launcher(choose_launcher(options)).run(cells, options)

@@ -32,7 +32,7 @@ class MyIdea(Method):
     paper: ClassVar[str] = ""
     train_defaults: ClassVar[dict[str, Any]] = {"lr": 0.05}  # see core/settings.py
     provides: ClassVar[frozenset[str]] = frozenset({"logits", "projection"})
-    # Further needs, with their defaults; methods/README.md shows these and others.
+    # Further needs, with their defaults; others are shown at the end of the file.
     views: ClassVar[tuple[str, ...]] = ("plain", "plain")  # kinds: plain, weak, strong, small
     train_blocks: ClassVar[int] = 1  # the last blocks of the backbone
     requires: ClassVar[frozenset[str]] = frozenset()  # patches: patch tokens; images: pixels

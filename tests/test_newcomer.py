@@ -7,6 +7,7 @@ read from the environment of the tests. No network is needed.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from helpers.paths import ROOT
@@ -100,6 +102,21 @@ def test_from_an_idea_to_the_leaderboard(newcomer):
     assert again == (newcomer.home / "results/runs/leaderboard/tiny.csv").read_text()
     table = pd.read_csv(newcomer.home / "results/runs/leaderboard/tiny.csv")
     assert set(table["method"]) == {"myidea", "simgcd"}
+    # the row for others
+    packed = ["--methods", "myidea", "--plugin", "myidea.py", "--out", "myidea.zip"]
+    assert newcomer.gcdbench("results", "pack", *packed) == "myidea.zip: 1 record\n"
+    verified = newcomer.gcdbench("results", "verify", "myidea.zip", "--plugin", "myidea.py")
+    assert "1 valid record (1 recomputed" in verified
+
+
+def test_features_of_other_code_are_scored(newcomer):
+    labels = np.repeat(np.arange(4), 20)
+    features = 9.0 * np.eye(4)[labels] + np.random.RandomState(0).randn(80, 4)
+    labelled = (labels < 2) & (np.arange(80) % 2 == 0)
+    np.savez(newcomer.home / "f.npz", features=features, labels=labels, labelled=labelled)
+    head, row = _lines(newcomer, "evaluate", "--features", "f.npz")[:2]
+    assert head.split()[:4] == ["domain", "All", "Old", "New"]
+    assert row.split()[1:4] == ["100.0", "100.0", "100.0"]
 
 
 def test_an_installed_package_adds_its_methods_and_techniques(newcomer, tmp_path):
@@ -109,8 +126,13 @@ def test_an_installed_package_adds_its_methods_and_techniques(newcomer, tmp_path
     assert "all checks passed" in newcomer.gcdbench("check", "elsewhere")
     # the package's other method cannot be imported; it breaks only itself
     spec = "elsewhere+closer"
-    board = newcomer.gcdbench("run", "--suite", "tiny.yaml", "--methods", spec)
+    tracked = ["--tracker", "notes"]
+    board = newcomer.gcdbench("run", "--suite", "tiny.yaml", "--methods", spec, *tracked)
     assert {"Elsewhere + Closer"} <= _methods(board)
+    (noted,) = newcomer.home.glob(f"results/runs/line+solid/{spec}/*/notes.json")
+    first, last = json.loads(noted.read_text())["rows"]
+    assert "lr" in first[1]
+    assert "final/solid" in last[1]
     with pytest.raises(AssertionError, match=r"unfinished.py: cannot be imported"):
         newcomer.gcdbench("check", "unfinished")
 
@@ -122,7 +144,7 @@ def test_a_package_written_by_new_method_can_be_installed(newcomer):
     newcomer.install("./packed")
     assert "packed" in {line.split()[0] for line in _lines(newcomer, "list", "methods")}
     plan = newcomer.gcdbench("plan", "--suite", "tiny.yaml", "--methods", "packed")
-    assert "1 cells, 0 done; " in plan
+    assert "1 cell, 0 done; " in plan
 
 
 def _lines(newcomer: Newcomer, *words: str) -> list[str]:

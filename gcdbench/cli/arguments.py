@@ -72,6 +72,15 @@ def aligned(rows: Sequence[Sequence[str]], *, left: Container[int] = (0,)) -> li
     return lines
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "image"), counted(1200, "image")
+    ('1 image', '1,200 images')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def say(text: str) -> None:
     """Print a result."""
     sys.stdout.write(f"{plain(text)}\n")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from gcdbench.cli.arguments import aligned
+from gcdbench.cli.arguments import aligned, counted
 from gcdbench.experiment.plan import Cell
 from gcdbench.runner.cost import CPU, CostModel, Estimate, amount, duration, scientific
 
@@ -75,7 +75,7 @@ def summary(rows: Sequence[Row], model: CostModel) -> str:
         by_dataset = _grouped(rows, lambda row: (row.cell.dataset,))
         by_method = _grouped(rows, lambda row: (row.cell.spec.text,))
         tables = [_table(["dataset"], by_dataset, model), _table(["method"], by_method, model)]
-    counts = f"{len(rows)} cells, {len(rows) - len(left)} done"
+    counts = f"{counted(len(rows), 'cell')}, {len(rows) - len(left)} done"
     if left:
         counts += f"; {_sentence(left, model)}"
     return "\n\n".join([*tables, "\n".join([counts, *notes([r.cost for r in left], model)])])
@@ -90,7 +90,7 @@ def every_cell(rows: Sequence[Row], model: CostModel) -> str:
         named = [row.cell.dataset, row.cell.spec.text, str(row.cell.seed), row.key or "-"]
         lines.append([*named, *cost, basis])
     left = [row for row in rows if not row.done]
-    total = f"{len(rows)} cells, {len(rows) - len(left)} done"
+    total = f"{counted(len(rows), 'cell')}, {len(rows) - len(left)} done"
     table = aligned(lines, left=(0, 1, 3, 7))
     return "\n".join([*table, total, *notes([row.cost for row in left], model)])
 

@@ -174,6 +174,7 @@ def write_method(
         info = registry.get("method", base)
         source, old = info.path, info.class_name
     text = re.sub(rf"\b{old}\b", title, source.read_text(encoding="utf-8"))
+    text += "" if base else _further_needs()
     target = folder / name if package else folder / f"{name}.py"
     if target.exists():
         raise UserError(f"{target} exists already; choose another name or remove it")
@@ -185,6 +186,17 @@ def write_method(
     _write(target / f"gcdbench_{name}" / f"{name}.py", text)
     _write(target / "tests" / f"test_{name}.py", TEST.format(name=name))
     return target
+
+
+def _further_needs() -> str:
+    """Return the examples of methods/README.md of what a method may need, as comments."""
+    page = (bundled("methods") / "README.md").read_text(encoding="utf-8")
+    section = page.partition("## What a method may need\n")[2].partition("\n## ")[0]
+    examples = re.findall(r"^```python\n(.*?)^```$", section, re.M | re.S)
+    lines = "\n".join(
+        ["What else a method may need: copy the lines that yours does.", "", *examples]
+    )
+    return "\n\n" + "\n".join(f"# {line}".rstrip() for line in lines.splitlines()) + "\n"
 
 
 def _write(path: Path, text: str) -> None:

@@ -23,6 +23,7 @@ from gcdbench.experiment.outcome import Outcome
 from gcdbench.experiment.plan import Cell, Request, make_cells
 from gcdbench.runner.launchers import choose_launcher, get_launcher, launcher_names
 from gcdbench.runner.options import RunOptions, plugin_files
+from gcdbench.runner.trackers import check_trackers, tracker_names
 
 PATIENCE = 1.0  # seconds without a word
 log = logging.getLogger("gcdbench")
@@ -40,7 +41,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add("--cache-gb", type=amount, default=0.0, metavar="GB", help=space)
     add("--strict", action="store_true", help="fail cells with an image that cannot be read")
     add("--rerun", action="store_true", help="train recorded cells again; old records are kept")
-    add("--tensorboard", action="store_true", help="write curves for TensorBoard as well")
+    tracked = "log there, too, and not in log.jsonl alone; may be given several times"
+    add("--tracker", action="append", choices=tracker_names(), default=[], help=tracked)
     add("--keep-weights", action="store_true", help="keep what was trained, for plot pca|attention")
     limit = "fail cells that take longer (default: no limit)"
     add("--cell-timeout", type=seconds, metavar="MINUTES", help=limit)
@@ -152,10 +154,7 @@ def _rerun_start(results: Path, cells: Sequence[Cell]) -> float:
 
 def make_options(arguments: argparse.Namespace, cells: Sequence[Cell]) -> RunOptions:
     """Return the options of a run; raise a UserError for those that exclude each other."""
-    from gcdbench.runner.trackers import check_tensorboard
-
-    if arguments.tensorboard:
-        check_tensorboard()
+    check_trackers(arguments.tracker)
     if arguments.slurm and arguments.launcher != "slurm":
         raise UserError("--slurm: add --launcher slurm to run on a cluster")
     if arguments.jobs and arguments.nproc_per_node > 1:
@@ -174,7 +173,7 @@ def make_options(arguments: argparse.Namespace, cells: Sequence[Cell]) -> RunOpt
         cache_bytes=int(arguments.cache_gb * 10**9),
         strict=arguments.strict,
         keep_weights=arguments.keep_weights,
-        tensorboard=arguments.tensorboard,
+        trackers=tuple(arguments.tracker),
         since=_rerun_start(arguments.results, cells) if arguments.rerun else 0.0,
         cell_timeout=arguments.cell_timeout and 60 * arguments.cell_timeout,
         stall_timeout=arguments.stall_timeout and 60 * arguments.stall_timeout,

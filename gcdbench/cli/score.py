@@ -31,7 +31,7 @@ def add_evaluate(parser: argparse.ArgumentParser) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Score a file of features or predictions, or a trained cell, per domain."""
+    """Score features, predictions or a trained cell, per domain."""
     if arguments.weights is not None:
         return _evaluate_weights(arguments)
     from gcdbench.training.score_arrays import evaluate_file

@@ -15,7 +15,7 @@ from gcdbench.report.titles import dataset_title
 
 _FIELDS = (
     *("table", "scale", "dataset", "row", "method", "set", "split"),
-    *("measured", "std", "seeds", "planned", "paper", "delta", "impossible"),
+    *("measured", "std", "seeds", "planned", "paper", "delta", "impossible", "cpu_seconds"),
 )
 
 
@@ -24,7 +24,7 @@ def markdown(result: Result) -> str:
     table, plan = result.plan.table, result.plan
     parts = [f"# {table.name}: {table.title}", _about(result)]
     for block in result.blocks:
-        parts += [f"## {dataset_title(block.panel.title)}", _block(block)]
+        parts += [f"## {dataset_title(block.panel.title)}", _block(block, cost=table.cost)]
     numbers = [n for b in result.blocks for line in b.lines for n in line.numbers.values()]
     if any(one.impossible for one in numbers):
         parts.append("† As printed, All does not lie between Old and New: one of them is wrong.")
@@ -48,7 +48,7 @@ def to_csv(result: Result) -> str:
                 measured = [_field(one.mean), _field(one.std), line.seeds, len(entry.cells)]
                 paper = [_field(one.paper), _field(one.delta), one.impossible]
                 words = map(no_formula, (*place, entry.row.spec, name, split))
-                writer.writerow([*words, *measured, *paper])
+                writer.writerow([*words, *measured, *paper, _field(line.cpu_seconds)])
     return buffer.getvalue()
 
 
@@ -75,7 +75,7 @@ def _about(result: Result) -> str:
     return f"{text} {table.note}".strip()
 
 
-def _block(block: Block) -> str:
+def _block(block: Block, *, cost: bool) -> str:
     if not block.columns:
         names = "\n".join(f"- {line.entry.row.name}" for line in block.lines)
         return f"Nothing is recorded yet of\n\n{names}"
@@ -84,13 +84,14 @@ def _block(block: Block) -> str:
     for name, split in keys:
         first = split == keys[0][1]
         head.append(f"{block.columns[name]} {split}" if first else split)
-    rows = [row for line in block.lines for row in _lines(line)]
+    rows = [row for line in block.lines for row in _lines(line, cost=cost)]
+    head += ["CPU s per cell"] * cost
     if all(row[1] == "measured" for row in rows):  # the kind of row need not be shown
         return _aligned(head[1:], [[row[0], *row[2:]] for row in rows], left=1)
     return _aligned(head, rows, left=2)
 
 
-def _lines(line: Line) -> list[list[str]]:
+def _lines(line: Line, *, cost: bool) -> list[list[str]]:
     """Return the lines of a row: paper, measured and difference, as far as known."""
     numbers = list(line.numbers.values())
     printed = any(not math.isnan(one.paper) for one in numbers)
@@ -103,6 +104,9 @@ def _lines(line: Line) -> list[list[str]]:
         rows.append([f"measured{some}", *(number(one.mean, one.std) for one in numbers)])
     if line.seeds and printed:
         rows.append(["difference", *(signed(one.delta) for one in numbers)])
+    if cost:
+        time = DASH if math.isnan(line.cpu_seconds) else f"{line.cpu_seconds:.0f}"
+        rows = [[*row, time if row[0].startswith("measured") else ""] for row in rows]
     return [[line.entry.row.name if i == 0 else "", *row] for i, row in enumerate(rows)]
 
 

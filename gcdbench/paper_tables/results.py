@@ -44,6 +44,7 @@ class Line:
     entry: Entry
     seeds: int  # recorded ones
     numbers: dict[tuple[str, str], Number]  # by evaluation set and split
+    cpu_seconds: float = math.nan  # median over the recorded cells
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _block(plan: Plan, entries: list[Entry], found: Mapping[str, Record]) -> Blo
             for name in columns
             for split in table.splits
         }
-        lines.append(Line(entry, len(scores), numbers))
+        lines.append(Line(entry, len(scores), numbers, _cpu_seconds(entry, found)))
     return Block(panel, columns, lines)
 
 
@@ -137,6 +138,13 @@ def _seeds(entry: Entry, found: Mapping[str, Record], plan: Plan) -> list[Scores
         if len(here) == len(cells):
             seeds.append(_mean([columns_of(record, plan.table.columns) for record in here]))
     return seeds
+
+
+def _cpu_seconds(entry: Entry, found: Mapping[str, Record]) -> float:
+    """Return the median time of the recorded cells of a row."""
+    keys = (identity(cell) for cells in entry.cells.values() for cell in cells)
+    times = [found[key].timing.cpu_seconds for key in keys if key in found]
+    return statistics.median(times) if times else math.nan
 
 
 def _mean(datasets: list[Scores]) -> Scores:

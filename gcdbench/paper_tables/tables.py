@@ -28,7 +28,7 @@ COLUMNS = ("source", "shifted", "others", "unseen", "corruptions")
 SPLITS = ("All", "Old", "New")
 _TABLE_KEYS = {
     *("title", "label", "note", "paper", "variant", "variants", "columns", "splits", "seeds"),
-    *("panels", "rows"),
+    *("panels", "rows", "cost"),
 }
 _PANEL_KEYS = {"suite", "datasets", "mean", "paper", "rows"}
 _ROW_KEYS = {"method", "paper", "set", "embedded"}
@@ -69,6 +69,7 @@ class Table:
     splits: tuple[str, ...]
     seeds: tuple[int, ...]
     panels: tuple[Panel, ...]
+    cost: bool = False  # whether the table shows the time of a cell
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,7 @@ def load(name: str) -> Table:
         splits=tuple(data.get("splits", SPLITS)),
         seeds=tuple(data.get("seeds", (0, 1, 2))),  # the paper averages three runs
         panels=tuple(p for entry in data["panels"] for p in _panels(entry, data, path)),
+        cost=bool(data.get("cost", False)),
     )
 
 

@@ -35,7 +35,7 @@ from gcdbench.runner.meter import Meter, device_name
 from gcdbench.runner.options import RunOptions
 from gcdbench.runner.provenance import provenance
 from gcdbench.runner.stop import Interrupted, Stop
-from gcdbench.runner.trackers import Tracker
+from gcdbench.runner.trackers import TrackedCell, Trackers
 from gcdbench.training import trainer, weights
 from gcdbench.training.assemble import assemble
 from gcdbench.training.evaluator import Evaluation, evaluate
@@ -109,8 +109,7 @@ class CellRun:
             log.info("%s: resumes after step %d", self.cell.label, done)
         group, options = self.context.group, self.context.options
         group.check_same(done, "checkpoint")
-        tensorboard = options.tensorboard and group.is_main
-        with Tracker(self.folder, tensorboard=tensorboard) as self.tracker:
+        with self._trackers() as self.tracker:
             self._track("start", restarts=self.meter.restarts, step=done)
             self._train(resume)
             self.heartbeat.update(phase="scoring", eta=None)
@@ -126,6 +125,13 @@ class CellRun:
                 checkpoint.discard(self.folder)
             self._track("end", **{name: s.all for name, s in record.sets.items()})
         return record
+
+    def _trackers(self) -> Trackers:
+        """Return the log, and in the main process the trackers that were asked for."""
+        cell, options = self.cell, self.context.options
+        settings = records.flat(cell.settings())
+        tracked = TrackedCell(cell.label, cell.key, settings, self.folder, options.results)
+        return Trackers(tracked, options.trackers if self.context.group.is_main else (), self.curve)
 
     def _steps_before(self, resume: trainer.Snapshot | None) -> int:
         """Return the number of steps that the checkpoint has done."""

@@ -26,7 +26,7 @@ class RunOptions:
     cache_bytes: int = 0  # that may be in it
     strict: bool = False  # an image that cannot be read fails its cell
     keep_weights: bool = False  # write what was trained next to the record
-    tensorboard: bool = False
+    trackers: tuple[str, ...] = ()  # names, in addition to the log
     since: float = 0.0  # records written before (seconds of the epoch) do not count as done
     cell_timeout: float | None = None  # seconds after which a cell has failed
     stall_timeout: float | None = None  # seconds without a step after which a cell has failed

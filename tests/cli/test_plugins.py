@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import ast
 import re
 
 import numpy as np
 import pytest
 
+from gcdbench import plugin
 from gcdbench.cli.main import main
 from gcdbench.cli.plugins import write_method
 from gcdbench.core import registry
@@ -18,6 +20,23 @@ def test_a_new_method_is_a_file_that_can_be_read_at_once(tmp_path, base):
     info = registry.add_plugin(path)
     assert (info.name, info.class_name) == ("my_idea", "MyIdea")
     assert registry.load("method", "my_idea").__name__ == "MyIdea"
+
+
+def test_a_new_method_shows_each_need_in_a_few_lines(tmp_path):
+    text = write_method("my_idea", tmp_path).read_text()
+    shown = text.partition("# What else a method may need")[2]
+    for need in (
+        *("views =", "train_blocks", "optimizer", "requires", "param_groups", "Phase("),
+        *("AddedTokens", "DeepPrompts", "LoRA", "PixelPrompt", "deepcopy", "def encode"),
+        *("begin_fit", "EpochPlan(", "register_buffer", "diagnostics"),
+    ):
+        assert need in shown
+    examples = shown.split("\n#\n")[1:]
+    trees = [ast.parse(re.sub("^# ?", "", block, flags=re.M)) for block in examples]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = {n.id for n in nodes if isinstance(n, ast.Name) and n.id[0].isupper()}
+    assert names - set(plugin.__all__) == {"Iterable"}
+    assert "What else" not in write_method("other", tmp_path, base="simgcd").read_text()
 
 
 def test_a_new_method_passes_the_checks(tmp_path, capsys):

@@ -56,7 +56,7 @@ def test_a_planted_duplicate_is_found_and_no_other(tmp_path, capsys, kind, pairs
     arguments = ("--suite", tmp_path / "own.yaml", "--workers", 1, "--data-root", tmp_path)
     call("verify", *arguments, "--near-duplicates", "--exclusions", tmp_path / "lists")
     text = capsys.readouterr().out
-    assert f"photo: 113 images, 1 groups of duplicates with 2 images (pairs: {pairs})" in text
+    assert f"photo: 113 images, 1 group of duplicates with 2 images (pairs: {pairs})" in text
     assert f"duplicates: {first}  {second}" in text
     left_out = (tmp_path / "lists/photo.txt").read_text().splitlines()[2:]
     assert left_out == [f"PACS/sketch/dog/{kind}.jpg"]
@@ -103,7 +103,7 @@ def test_variants_of_an_image_are_no_duplicates_and_go_with_it(trees, tmp_path, 
     suite.write_text(f"datasets: {{c: {{source: aircraft, {entry}}}}}\n")
     arguments = ("--suite", suite, "--workers", 1, "--data-root", trees.root)
     call("verify", *arguments, "--near-duplicates", "--exclusions", tmp_path)
-    assert "c: 300 images, 1 groups of duplicates with 2 images" in capsys.readouterr().out
+    assert "c: 300 images, 1 group of duplicates with 2 images" in capsys.readouterr().out
     suite.write_text(
         f"datasets: {{c: {{source: aircraft, {entry}, exclude: {tmp_path / 'c.txt'}}}}}\n"
     )

@@ -31,6 +31,7 @@ from gcdbench.training.num_classes import estimate_k
 
 Case = Callable[[DeviceBench], None]
 SHORT = {"epochs": 1, "eval_every": 0}
+ONCE = {"draws_per_epoch": 8, **SHORT}  # a single step
 KEPT = {"view_bank": 2, **SHORT}
 
 
@@ -67,7 +68,7 @@ def method_cases() -> dict[str, Case]:
     }
     return {
         **{f"{name} from images": _case(name) for name in names},
-        **{f"{name} from kept features": _case(name, train=KEPT) for name in names},
+        **{f"{name} from kept features": _case(name, train={**KEPT, **ONCE}) for name in names},
         **odd,
     }
 
@@ -87,7 +88,7 @@ def technique_cases() -> dict[str, Case]:
         for name, found in presets(kind).items():
             spec = name if kind == "method" else f"simgcd+{name}"
             for preset in found:
-                settings = {name: {"preset": preset}, "train": SHORT}
+                settings = {name: {"preset": preset}, "train": ONCE}
                 cases[f"{name}, preset {preset}"] = _case(spec, **settings)
     together = {"train": {"epochs": 3}, "orca": {"measure": "training"}}
     cases["an auxiliary classifier"] = _case("gcd+mixstyle+sfa+pmtrans", train=SHORT)

@@ -82,7 +82,7 @@ def test_forged_accuracies_are_found(honest, capsys, value):
     forge(path, **all_at(records.read_record(path), value))
     code, said = verify(path, capsys)
     assert code == 1
-    assert "1 valid records (1 recomputed" in said.out
+    assert "1 valid record (1 recomputed" in said.out
     assert "has scores that its predictions do not give" in said.err
     assert str(path) in said.err
 

@@ -271,9 +271,9 @@ READING = {
     "report": (2, "", "gcdbench: .*: the report cannot be written .* another folder with --out"),
     "plot": (2, "", "gcdbench: .*: the report cannot be written .* another folder with --out"),
     "status": (0, "1 cells: 1 done", ""),
-    "plan": (0, "1 cells, 1 done", ""),
+    "plan": (0, "1 cell, 1 done", ""),
     "run": (2, "", "gcdbench: --results .*: cannot be written to"),
-    "results verify": (0, "1 valid records", ""),
+    "results verify": (0, "1 valid record", ""),
     "results rescore": (0, "1 unchanged", ""),
 }
 

@@ -94,7 +94,7 @@ def test_every_verb_names_a_hostile_record_and_shows_the_others(honest, capsys, 
         assert "Traceback" not in said.err
         assert "GCD" in said.out if verb == "leaderboard" else "gcd" in said.out
     assert main(["results", "verify", str(results)]) == 1
-    assert "1 valid records" in capsys.readouterr().out
+    assert "1 valid record" in capsys.readouterr().out
     assert main(["results", "merge", str(results), "--into", str(results.parent / "all")]) == 1
     assert "1 copied" in capsys.readouterr().out
     assert main(["results", "rescore", str(results), "--check"]) == 0

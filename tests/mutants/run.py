@@ -77,11 +77,11 @@ def applied(mutant: Mutant, root: Path) -> Iterator[None]:
         path.write_text(text, encoding="utf-8")
 
 
-def passes(root: Path, tests: Sequence[str], seconds: float | None = SECONDS) -> bool:
-    """Tell whether the tests of the copy pass, in a process of their own."""
+def passes(root: Path, *runs: Sequence[str], seconds: float | None = SECONDS) -> bool:
+    """Tell whether all runs of tests of the copy pass, in one process of their own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads: none computes yet
-        process = multiprocessing.get_context("fork").Process(target=_test, args=(root, tests))
+        process = multiprocessing.get_context("fork").Process(target=_test, args=(root, runs))
         process.start()
     process.join(seconds)
     if process.is_alive():
@@ -90,7 +90,7 @@ def passes(root: Path, tests: Sequence[str], seconds: float | None = SECONDS) ->
     return process.exitcode == 0
 
 
-def _test(root: Path, tests: Sequence[str]) -> None:
+def _test(root: Path, runs: Sequence[Sequence[str]]) -> None:
     import pytest
 
     sys.dont_write_bytecode = True  # a stale one of another mutant must not be read
@@ -103,12 +103,14 @@ def _test(root: Path, tests: Sequence[str]) -> None:
     os.dup2(null, 2)
     options = ["-q", "-x", "-p", "no:cacheprovider", "--rootdir", str(root), "-m", MARKS]
     imported = "ignore:Module already imported"  # a plugin of pytest, by timm
-    code = pytest.main([*options, "-W", imported, *tests])
+    code = 0
+    for tests in runs:
+        code = code or int(pytest.main([*options, "-W", imported, *tests]))
     import gcdbench
 
     if not Path(gcdbench.__file__).is_relative_to(root):
         code = 99  # the tests were not those of the copy
-    os._exit(int(code))
+    os._exit(code)
 
 
 def survivors(
@@ -128,9 +130,10 @@ def survivors(
     torch.set_num_threads(1)
     alive = []
     with project_copy() as root:
-        for tests in sorted({mutant.tests for mutant in mutants}) if not trust else ():
-            if not passes(root, tests, seconds=None):
-                raise RuntimeError(f"pytest {' '.join(tests)} fails without any mutant")
+        runs = sorted({mutant.tests for mutant in mutants})
+        if not trust and not passes(root, *runs, seconds=None):
+            failing = [" ".join(run) for run in runs if not passes(root, run, seconds=None)]
+            raise RuntimeError(f"without any mutant these fail: pytest {'; pytest '.join(failing)}")
         for mutant in mutants:
             began = time.monotonic()
             with applied(mutant, root):

@@ -234,6 +234,8 @@ TABLE: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {
             ("_, share = boxes[sides[0]]", "_, _ = boxes[sides[0]]"),
             ('if self.config.share == "image" else 1', "if True else 1"),
             ("here[tuple(view.shape[-2:])]) for view in batch.pixels]", "here[sides[0]]) for view in [batch.pixels[0]] * 2]"),
+        ],
+        only("methods/test_view_sizes", "cutmix_cuts"): [
             ("here[tuple(view.shape[-2:])])", "here[sides[0]])"),
         ],
     },

@@ -3,9 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.bench import small_config
+from helpers.toy import make_toy
+from torch._dynamo.utils import counters
 
 from gcdbench.core.method_spec import MethodSpec
 from gcdbench.errors import UserError
+from gcdbench.experiment import records
 from gcdbench.nn.compiled import check_compiler, compile_trained
 
 
@@ -19,7 +22,19 @@ def test_a_missing_compiler_is_named_before_the_first_step(monkeypatch):
         check_compiler()
 
 
+def has_compiler() -> bool:
+    try:
+        check_compiler()
+    except UserError:
+        return False
+    return True
+
+
+needs_compiler = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+
+
 @pytest.mark.slow
+@needs_compiler
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler
 def test_compiled_blocks_and_heads_compute_the_same():
     from device.steps import backbone, toy_task
@@ -45,3 +60,20 @@ def test_compiled_blocks_and_heads_compute_the_same():
     assert set(found[0][1]) == set(found[1][1])
     for name, grad in found[0][1].items():
         torch.testing.assert_close(found[1][1][name], grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler
+def test_a_cell_that_is_trained_compiled_has_the_losses_of_one_that_is_not(tmp_path):
+    toy = make_toy(tmp_path)
+    cells = [toy.cell(train={"compile": compiled}) for compiled in (False, True)]
+    assert toy.run(cells[:1]).trained == cells[:1]
+    counters.clear()
+    assert toy.run(cells[1:]).trained == cells[1:]
+    assert counters["stats"]["unique_graphs"] >= 3  # the last block and two heads
+    plain, compiled = (records.read_done(toy.results, cell) for cell in cells)
+    for row, other in zip(plain.curve, compiled.curve, strict=True):
+        assert other.terms == pytest.approx(row.terms, rel=1e-4, abs=1e-5)
+    for name, scores in plain.sets.items():
+        assert compiled.sets[name].rate("all") == scores.rate("all")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from gcdbench.cli.main import main
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Request, make_cells
-from gcdbench.experiment.record import SetScores
+from gcdbench.experiment.record import SetScores, Timing
 from gcdbench.paper_tables.render import markdown, to_csv
 from gcdbench.paper_tables.results import columns_of, gather
 from gcdbench.paper_tables.tables import (
@@ -138,6 +139,26 @@ def test_measured_numbers_stand_below_the_papers(trees, tmp_path):
         "61.3000",
         "61.0000",
     )
+
+
+def test_a_table_shows_the_median_time_of_its_cells_if_it_asks_for_it(tmp_path):
+    made = plan("newer_methods")
+    first = made.entries[0]
+    for seed, seconds in ((0, 40.0), (1, 50.0), (2, 90.0)):
+        timing = Timing(0.0, 0, 1000.0, seconds, 1.0)
+        write(tmp_path, first.cells[seed][0], shares=(0.6, 0.7, 0.5), timing=timing)
+    result = gather(made, tmp_path)
+    lines = result.blocks[0].lines
+    assert lines[0].cpu_seconds == 50.0
+    assert math.isnan(lines[1].cpu_seconds)
+    head, _, simgcd, gcd, *_ = markdown(result).partition("\n| ")[2].splitlines()
+    assert head.rstrip(" |").endswith("CPU s per cell")
+    assert simgcd.rstrip(" |").endswith("50")
+    assert gcd.rstrip(" |").endswith("–")
+    rows = list(csv.DictReader(io.StringIO(to_csv(result))))
+    assert (rows[0]["cpu_seconds"], rows[-1]["cpu_seconds"]) == ("50.0000", "")
+    other = markdown(gather(plan("readings", seeds=(0,)), tmp_path))
+    assert "CPU s per cell" not in other
 
 
 def test_a_printed_triple_that_cannot_be_right_is_flagged(miniature, tmp_path):

@@ -1,11 +1,13 @@
-"""Probe: two trained blocks and Nesterov's momentum."""
+"""Probe: two trained blocks, Nesterov, own groups, a memory and a diagnostic."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from gcdbench.plugin import (
     Backbone,
@@ -21,9 +23,13 @@ from gcdbench.plugin import (
 
 
 class ProbeBlocks(Method):
+    # --8<-- [start:needs]
     train_blocks: ClassVar[int] = 2
     train_defaults: ClassVar[dict[str, Any]] = {"optimizer": "nesterov"}
+    # --8<-- [end:needs]
     provides: ClassVar[frozenset[str]] = frozenset({"logits"})
+
+    seen: Tensor
 
     @dataclass(frozen=True)
     class Config:
@@ -33,6 +39,20 @@ class ProbeBlocks(Method):
         super().__init__(config, task, backbone)
         generator = task.generator("heads")
         self.classifier = CosineClassifier(backbone.dim, task.num_classes, generator=generator)
+        self.register_buffer("seen", torch.zeros(len(task.labels), backbone.dim))
+
+    # --8<-- [start:groups]
+    def param_groups(self) -> Iterable[tuple[Iterable[nn.Parameter], float]]:
+        yield [p for p in self.backbone.parameters() if p.requires_grad], 0.1
+        yield self.classifier.parameters(), 1.0
+
+    # --8<-- [end:groups]
+
+    # --8<-- [start:memory]
+    def after_step(self, batch: Batch, step: Step, clock: Clock) -> None:
+        self.seen[batch.index] = step.features[: len(batch)].detach().to(self.seen)
+
+    # --8<-- [end:memory]
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         features = self.encode(batch).cls
@@ -41,7 +61,10 @@ class ProbeBlocks(Method):
             "classify": cross_entropy_on(logits, batch.per_view(batch.labels)),
             "entropy": mean_entropy_deficit(logits, temperature=1.0),
         }
-        return Step(terms, features, logits)
+        # --8<-- [start:diagnostics]
+        moved = features[: len(batch)].detach() - self.seen[batch.index]
+        return Step(terms, features, logits, diagnostics={"moved": moved.norm(dim=1).mean()})
+        # --8<-- [end:diagnostics]
 
     def classify(self, features: Tensor) -> Tensor:
         return self.classifier(features) / self.config.temperature

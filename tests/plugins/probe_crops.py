@@ -21,7 +21,9 @@ from gcdbench.plugin import (
 
 
 class ProbeCrops(Method):
+    # --8<-- [start:views]
     views: ClassVar[tuple[str, ...]] = ("plain", "plain", "small", "small")
+    # --8<-- [end:views]
     provides: ClassVar[frozenset[str]] = frozenset({"logits"})
 
     @dataclass(frozen=True)
@@ -34,10 +36,12 @@ class ProbeCrops(Method):
         self.classifier = CosineClassifier(backbone.dim, task.num_classes, generator=generator)
 
     def step(self, batch: Batch, clock: Clock) -> Step:
+        # --8<-- [start:step]
         features = self.encode(batch).cls  # (4B, d): both large views, then both small ones
         logits = self.classify(features)
         large, small = logits.tensor_split([2 * len(batch)])
         targets = large.detach().softmax(1)
+        # --8<-- [end:step]
         terms = {
             "classify": cross_entropy_on(logits, batch.per_view(batch.labels)),
             "agree": soft_cross_entropy(small, targets).mean(),

@@ -33,11 +33,14 @@ class ProbeHead(Method):
         generator = task.generator("heads")
         self.classifier = CosineClassifier(backbone.dim, task.num_classes, generator=generator)
 
+    # --8<-- [start:begin_fit]
     def begin_fit(self, context: FitContext) -> None:
         features = context.compute_features().features
         clusters = int((features.std(0) > 0).sum()) % 5 + 3  # some number that needs the features
         generator = self.task.generator("second head")
         self.second = CosineClassifier(self.backbone.dim, clusters, generator=generator)
+
+    # --8<-- [end:begin_fit]
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         features = self.encode(batch).cls

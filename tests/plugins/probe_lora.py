@@ -22,8 +22,10 @@ from gcdbench.plugin import (
 
 
 class ProbeLora(Method):
+    # --8<-- [start:needs]
     train_blocks: ClassVar[int] = 0
     train_defaults: ClassVar[dict[str, Any]] = {"optimizer": "adamw", "weight_decay": 0.05}
+    # --8<-- [end:needs]
     provides: ClassVar[frozenset[str]] = frozenset({"logits"})
 
     @dataclass(frozen=True)
@@ -34,8 +36,10 @@ class ProbeLora(Method):
         super().__init__(config, task, backbone)
         generator = task.generator("heads")
         self.classifier = CosineClassifier(backbone.dim, task.num_classes, generator=generator)
+        # --8<-- [start:adapter]
         depth = backbone.num_blocks - 2
         backbone.adapt(LoRA(rank=2, depth=depth, generator=task.generator("lora")))
+        # --8<-- [end:adapter]
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         features = self.encode(batch).cls

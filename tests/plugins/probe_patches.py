@@ -22,7 +22,9 @@ from gcdbench.plugin import (
 
 
 class ProbePatches(Method):
+    # --8<-- [start:needs]
     requires: ClassVar[frozenset[str]] = frozenset({"patches"})
+    # --8<-- [end:needs]
     provides: ClassVar[frozenset[str]] = frozenset({"logits"})
 
     @dataclass(frozen=True)
@@ -34,10 +36,13 @@ class ProbePatches(Method):
         generator = task.generator("heads")
         self.classifier = CosineClassifier(backbone.dim, task.num_classes, generator=generator)
 
+    # --8<-- [start:encode]
     def encode(self, batch: Batch) -> Encoded:
         encoded = super().encode(batch)
         assert encoded.patches is not None
         return Encoded((encoded.cls + encoded.patches.mean(1)) / 2)
+
+    # --8<-- [end:encode]
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         features = self.encode(batch).cls

@@ -33,10 +33,13 @@ class ProbePhases(Method):
         generator = task.generator("heads")
         self.classifier = CosineClassifier(backbone.dim, task.num_classes, generator=generator)
 
+    # --8<-- [start:phase]
     def phase(self, clock: Clock) -> Phase:
         if clock.epoch < clock.epochs // 2:
             return Phase("warm-up", train=("classifier",))
         return Phase("discovery", lr=0.5)
+
+    # --8<-- [end:phase]
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         features = self.encode(batch).cls

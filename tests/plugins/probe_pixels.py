@@ -34,10 +34,12 @@ class ProbePixels(Method):
         super().__init__(config, task, backbone)
         generator = task.generator("heads")
         self.classifier = CosineClassifier(backbone.dim, task.num_classes, generator=generator)
+        # --8<-- [start:adapter]
         side = backbone.image_size
         value = torch.randn(3, side, side, generator=task.generator("prompt"))
         self.prompt = PixelPrompt(value)
         backbone.adapt(self.prompt)
+        # --8<-- [end:adapter]
 
     def phase(self, clock: Clock) -> Phase:
         if clock.step % 2 == 0:
@@ -45,9 +47,11 @@ class ProbePixels(Method):
         return Phase("classifier", train=("backbone.vit", "classifier"))
 
     def step(self, batch: Batch, clock: Clock) -> Step:
+        # --8<-- [start:without]
         prompted = self.encode(batch.only(0)).cls
         with self.backbone.without(self.prompt):
             plain = self.encode(batch.only(1)).cls
+        # --8<-- [end:without]
         features = torch.cat([prompted, plain])
         logits = self.classify(features)
         terms = {

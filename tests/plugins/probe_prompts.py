@@ -34,9 +34,11 @@ class ProbePrompts(Method):
         super().__init__(config, task, backbone)
         generator = task.generator("heads")
         self.classifier = CosineClassifier(backbone.dim, task.num_classes, generator=generator)
+        # --8<-- [start:adapter]
         blocks = backbone.num_blocks
         value = 0.1 * torch.randn(blocks, 2, backbone.dim, generator=task.generator("prompts"))
         backbone.adapt(DeepPrompts(value))
+        # --8<-- [end:adapter]
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         features = self.encode(batch).cls

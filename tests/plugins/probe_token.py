@@ -35,14 +35,19 @@ class ProbeToken(Method):
         super().__init__(config, task, backbone)
         generator = task.generator("heads")
         self.classifier = CosineClassifier(backbone.dim, task.num_classes, generator=generator)
+        # --8<-- [start:adapter]
         value = 0.1 * torch.randn(1, backbone.dim, generator=task.generator("token"))
         backbone.adapt(AddedTokens(value, depth=backbone.num_blocks - 1))
         backbone.final_norm = False
+        # --8<-- [end:adapter]
 
+    # --8<-- [start:sampling]
     def begin_epoch(self, clock: Clock, context: FitContext) -> EpochPlan:
         views = context.compute_views("plain", 2, clock.epoch)
         apart = (views[0] - views[1]).norm(dim=1).double()
         return EpochPlan(weights=(apart + apart.mean()).cpu())
+
+    # --8<-- [end:sampling]
 
     def step(self, batch: Batch, clock: Clock) -> Step:
         encoded = self.encode(batch)

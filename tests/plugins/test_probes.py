@@ -239,9 +239,8 @@ BROKEN = {
     ),
     "a list that grows": (
         "probe_blocks",
-        "return Step(terms, features, logits)",
-        "self.seen = [*getattr(self, 'seen', []), features]\n"
-        "        return Step(terms, features, logits)",
+        "        moved = ",
+        "        self.all = [*getattr(self, 'all', []), features]\n        moved = ",
         runs.check_memory,
         "more tensors are held after 6 steps",
     ),

@@ -179,14 +179,6 @@ def test_a_rerun_keeps_the_old_record_and_says_whether_the_numbers_are_the_same(
     assert "the same numbers as before" in caplog.text
 
 
-def test_the_same_run_with_tensorboard_leaves_curves(toy):
-    pytest.importorskip("tensorboard")
-    cell = toy.cell()
-    toy.run([cell], tensorboard=True)
-    folder = records.cell_folder(toy.results, cell) / "tensorboard"
-    assert [path for path in folder.iterdir() if path.stat().st_size > 0]
-
-
 def test_a_file_of_images_that_is_gone_before_training_is_one_sentence(toy, monkeypatch):
     def gone(*rest, **more):
         raise FileNotFoundError(2, "No such file or directory", "picture.png")

@@ -62,7 +62,7 @@ def test_the_same_records_give_the_same_pack(toy, pack, tmp_path):
 def test_an_honest_pack_is_verified_and_can_be_merged(toy, cell, pack, tmp_path, capsys):
     code, said = verify(pack, capsys)
     assert code == 0
-    assert "1 valid records (1 recomputed, 0 only internally consistent), 0 invalid" in said.out
+    assert "1 valid record (1 recomputed, 0 only internally consistent), 0 invalid" in said.out
     assert "'method simgcd': the same file as here" in said.err
     assert main(["results", "merge", str(pack), "--into", str(tmp_path / "merged")]) == 0
     assert records.is_done(tmp_path / "merged", cell)

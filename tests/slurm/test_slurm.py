@@ -155,5 +155,10 @@ def test_a_job_of_two_processes_is_requeued_and_has_the_numbers_of_one(cluster, 
         for term, value in row.terms.items():
             note(differing, f"loss {term}", value, other.terms[term])
     sys.stderr.write(f"largest differences to one process: {differing}\n")
+    # the mean of distances and the losses have the rounding of gradients that two processes add up
+    losses = {name: differing.pop(name) for name in list(differing) if name.startswith("loss ")}
+    assert max(losses.values(), default=0.0) < 1e-5
+    assert differing.keys() <= {"silhouette"}
+    assert differing.get("silhouette", 0.0) < 1e-6
     step = events(results, cells[0], "start")[1]["step"]
     sys.stderr.write(f"job {job}, 2 processes: resumed after step {step} of {STEPS}\n")

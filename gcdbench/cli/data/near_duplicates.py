@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from gcdbench.cli.arguments import counted
 from gcdbench.cli.data._common import in_parallel, say
 from gcdbench.data import near_duplicates
 from gcdbench.data.images import Images, Unreadable
@@ -31,8 +32,8 @@ def report_duplicates(
     effect = near_duplicates.effect(problem, found, members)
     kinds = {kind: sum(p.kind == kind for p in pairs) for kind in ("exact", "near", "mirrored")}
     say(
-        f"{name}: {len(members):,} images, {effect.groups:,} groups of duplicates with "
-        f"{effect.images:,} images (pairs: "
+        f"{name}: {counted(len(members), 'image')}, {counted(effect.groups, 'group')} of "
+        f"duplicates with {counted(effect.images, 'image')} (pairs: "
         + ", ".join(f"{number:,} {kind}" for kind, number in kinds.items())
         + ")"
     )
@@ -49,7 +50,7 @@ def report_duplicates(
         )
         _say_split(problem, effect.excluded)
     if unreadable:
-        say(f"{name}: {unreadable:,} images could not be read and were not compared")
+        say(f"{name}: {counted(unreadable, 'image')} could not be read or compared")
     if folder is not None:
         _write(folder / f"{name}.txt", name, effect.excluded)
 
@@ -131,7 +132,7 @@ def _say_split(problem: Problem, excluded: list[str]) -> None:
 
     scored = [sum(len(one.rows) for one in p.sets.values()) for p in (problem, left)]
     say(
-        f"{problem.name}: leaving out {len(excluded):,} images changes labelled "
+        f"{problem.name}: leaving out {counted(len(excluded), 'image')} changes labelled "
         f"{change(len(problem.labelled), len(left.labelled))}, unlabelled "
         f"{change(len(problem.unlabelled), len(left.unlabelled))}, scored {change(*scored)}"
     )
@@ -147,4 +148,4 @@ def _write(path: Path, name: str, excluded: list[str]) -> None:
         path.write_text("\n".join([*head, *excluded]) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from error
-    say(f"{path}: {len(excluded):,} images to leave out")
+    say(f"{path}: {counted(len(excluded), 'image')} to leave out")

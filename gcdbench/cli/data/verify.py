@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from tqdm import tqdm
 
+from gcdbench.cli.arguments import counted
 from gcdbench.cli.data._common import in_parallel, say, suite_datasets
 from gcdbench.cli.data.near_duplicates import report_duplicates
 from gcdbench.data.datasets import make_dataset
@@ -162,7 +163,7 @@ def _print(report: Report, *, decoded: bool) -> None:
     for part, number in report.images.items():
         expected = report.expected.get(part, number)
         say(
-            f"{report.name} {part}: {number:,} images"
+            f"{report.name} {part}: {counted(number, 'image')}"
             + (f" instead of {expected:,}" if number != expected else "")
         )
     for path in report.missing:

@@ -6,7 +6,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from gcdbench.cli.arguments import say
+from gcdbench.cli.arguments import counted, say
 from gcdbench.cli.results import packs, weights
 from gcdbench.errors import UserError
 
@@ -88,8 +88,8 @@ def _verify(arguments: argparse.Namespace) -> list[tuple[Path, str]]:
         refused = [(_below(path, folder, arguments.folder), why) for path, why in refused]
     valid = sum(counts.values())
     say(
-        f"{valid} valid records ({counts['recomputed']} recomputed, {counts['consistent']} only "
-        f"internally consistent), {len(refused)} invalid"
+        f"{counted(valid, 'valid record')} ({counts['recomputed']} recomputed, "
+        f"{counts['consistent']} only internally consistent), {len(refused)} invalid"
     )
     return refused
 

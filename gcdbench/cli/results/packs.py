@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gcdbench.cli.arguments import say
+from gcdbench.cli.arguments import counted, say
 from gcdbench.errors import UserError
 
 log = logging.getLogger("gcdbench")
@@ -34,8 +34,7 @@ def pack(arguments: argparse.Namespace) -> int:
     packed = packs.pack(arguments.folder, arguments.out, **chosen)
     for path, reason in packed.refused:
         log.warning("not packed: %s %s", path, reason)
-    number = len(packed.cells)
-    say(f"{arguments.out}: {number} record{'s' * (number > 1)}")
+    say(f"{arguments.out}: {counted(len(packed.cells), 'record')}")
     return 0
 
 

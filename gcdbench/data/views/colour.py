@@ -74,26 +74,29 @@ def _brighten(planes: Planes, amount: float) -> None:
 
 def _contrast(planes: Planes, amount: float) -> None:
     grey = _grey(planes)
-    _blend(planes, np.float32(int(grey.sum() / len(grey) + 0.5)), amount)
+    mean = np.float32(int(grey.sum() / len(grey) + 0.5))
+    # each of the 256 shades becomes one other
+    shades = _blended(np.arange(256, dtype=np.float32), mean, amount).astype(np.uint8)
+    changed = planes.colours.tobytes().translate(shades.tobytes())
+    planes.colours[:] = np.frombuffer(changed, np.uint8).reshape(planes.colours.shape)
 
 
 def _saturate(planes: Planes, amount: float) -> None:
     np.copyto(planes.value, _grey(planes))
-    _blend(planes, planes.value, amount)
-
-
-def _blend(planes: Planes, other: np.ndarray | np.float32, amount: float) -> None:
-    """Move colours away from others, or towards them if the amount is negative."""
-    mixed = planes.mixed
     for plane in planes.colours:
-        np.copyto(mixed, plane)
-        mixed -= other
-        mixed *= np.float32(1 + amount)
-        mixed += other
-        if amount > 0:
-            np.maximum(mixed, 0, out=mixed)
-            np.minimum(mixed, 255, out=mixed)
-        np.copyto(plane, mixed, casting="unsafe")
+        np.copyto(planes.mixed, plane)
+        np.copyto(plane, _blended(planes.mixed, planes.value, amount), casting="unsafe")
+
+
+def _blended(colours: np.ndarray, others: np.ndarray | np.float32, amount: float) -> np.ndarray:
+    """Move colours away from others in place, or towards them if the amount is negative."""
+    colours -= others
+    colours *= np.float32(1 + amount)
+    colours += others
+    if amount > 0:
+        np.maximum(colours, 0, out=colours)
+        np.minimum(colours, 255, out=colours)
+    return colours
 
 
 def _grey(planes: Planes) -> np.ndarray:

@@ -26,12 +26,20 @@ class Counts:
         self.syncs[kind, source_line()] += 1
 
 
+class Unread(Counts):
+    """Counts that nobody reads: to look for the source line takes longer than the operation."""
+
+    def sync(self, kind: str) -> None:
+        """Note nothing."""
+
+
 _current: list[Counts] = []
+_unread = Unread()
 
 
 def current() -> Counts:
     """Return what is being counted into; of no interest to anybody outside ``counting``."""
-    return _current[-1] if _current else Counts()
+    return _current[-1] if _current else _unread
 
 
 @contextmanager

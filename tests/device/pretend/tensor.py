@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -105,7 +106,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = func._schema.name.split("::")[1]
     if name in ("_to_copy", "lift_fresh"):
         return _move(func, args, kwargs)
-    flat = pytree.tree_leaves((args, kwargs))
+    flat = list(_leaves((*args, *kwargs.values())))
     here = [x for x in flat if isinstance(x, DeviceTensor)]
     cpu = [x for x in flat if isinstance(x, Tensor) and not isinstance(x, DeviceTensor)]
     asked = kwargs.get("device")
@@ -129,7 +130,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         _count_copy_between(args, kwargs)
     else:
         rules.count(name, args)
-    plain_args, plain = pytree.tree_map(_unwrap, (args, kwargs))
+    plain_args, plain = _mapped(_unwrap, args), _mapped(_unwrap, kwargs)
     plain |= {"device": torch.device("cpu")} if "device" in plain else {}
     plain |= {"pin_memory": False} if plain.get("pin_memory") else {}
     out = _compute(func, name, plain_args, plain)
@@ -138,9 +139,31 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if not on_device:
         return out
     known = {id(x.data_on_cpu): x for x in here}  # written in place: the same object comes back
-    return pytree.tree_map_only(
-        Tensor, lambda x: known[id(x)] if id(x) in known else DeviceTensor(x), out
-    )
+
+    def wrapped(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        return known[id(x)] if id(x) in known else DeviceTensor(x)
+
+    return _mapped(wrapped, out)
+
+
+def _leaves(values: Any) -> Iterator[Any]:
+    """Yield the arguments of an operation, without the time that pytree takes for each of them."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _leaves(value)
+        else:
+            yield value
+
+
+def _mapped(change: Callable[[Any], Any], values: Any) -> Any:
+    """Return arguments or results with each of them changed."""
+    if isinstance(values, (list, tuple)):
+        return type(values)([_mapped(change, value) for value in values])
+    if isinstance(values, dict):
+        return {name: _mapped(change, value) for name, value in values.items()}
+    return change(values)
 
 
 def _is_under_way(args: Any, kwargs: dict[str, Any]) -> bool:
