@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -91,11 +91,12 @@ def intervals(values: NDArray[np.float64], seeds: tuple[int, ...]) -> NDArray[np
     weighted = values * np.repeat([1 / (count * size) for size in seeds], seeds)
     means = np.concatenate([weighted @ drawn for drawn in _resamples(seeds)], axis=1)
     means = means.round(9)  # further digits depend on the machine
-    return np.quantile(means, [ALPHA / 2, 1 - ALPHA / 2], axis=1).T
+    bounds: NDArray[np.float64] = np.quantile(means, [ALPHA / 2, 1 - ALPHA / 2], axis=1).T
+    return bounds
 
 
 @lru_cache(maxsize=1)
-def _resamples(seeds: tuple[int, ...]) -> list[NDArray[np.unsignedinteger]]:
+def _resamples(seeds: tuple[int, ...]) -> list[NDArray[Any]]:
     """Return how often each value is drawn, (values, resamples) in several parts."""
     rng = np.random.RandomState(0)  # so that the same records give the same bytes
     sizes, count = np.array(seeds), len(seeds)
