@@ -10,7 +10,7 @@ from gcdbench.cli.arguments import aligned, say
 from gcdbench.cli.backbones import check_backbones
 from gcdbench.cli.cost_tables import Total, notes
 from gcdbench.cli.plan import add_device
-from gcdbench.cli.report import printed_anyway, say_left_out
+from gcdbench.cli.report import judge, printed_anyway, say_left_out
 from gcdbench.cli.run import execute, finished_anyway, is_main
 from gcdbench.cli.tuning import study
 from gcdbench.core.config import parse_assignments
@@ -84,7 +84,6 @@ def _run(arguments: argparse.Namespace, plans: list[Plan]) -> int:
 def _publish(arguments: argparse.Namespace, plans: list[Plan]) -> None:
     from gcdbench.paper_tables.render import markdown, to_csv
     from gcdbench.paper_tables.results import gather
-    from gcdbench.training.scoring.rescore import judge
 
     folder = arguments.results / "reproduce"
     for plan in plans:

@@ -89,9 +89,8 @@ def _draw_records(asked: Sequence[str], arguments: argparse.Namespace, request: 
         try:
             if one.over:
                 from gcdbench.report.sensitivity import collect_varied
-                from gcdbench.training.scoring.rescore import judge
 
-                given = {"any_code": arguments.any_code, "judge": judge}
+                given = {"any_code": arguments.any_code, "judge": reports.judge}
                 varied = collect_varied(request, arguments.results, arguments.over, **given)
                 figure = one.draw(varied)
             elif name == "curves" and arguments.terms is not None:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gcdbench.cli.arguments import plain, terminal_width
 from gcdbench.errors import UserError
@@ -21,6 +21,7 @@ from gcdbench.report.plots import PLOTS
 
 if TYPE_CHECKING:
     from gcdbench.experiment.plan import Cell, Request
+    from gcdbench.experiment.verdict import Verdict
     from gcdbench.report.collect import LeftOut
     from gcdbench.report.leaderboard import Leaderboard
 
@@ -159,7 +160,6 @@ def load_leaderboard(
     """Compute the leaderboard of a request; say which records were left out."""
     from gcdbench.report.collect import collect
     from gcdbench.report.leaderboard import make_leaderboard
-    from gcdbench.training.scoring.rescore import judge
 
     collection = collect(
         request,
@@ -178,6 +178,13 @@ def load_leaderboard(
     from gcdbench.report.baselines import with_baselines
 
     return with_baselines(board, path)
+
+
+def judge(*given: Any, **more: Any) -> Verdict:
+    """Compute a record's scores again; what that needs is imported when a record is new."""
+    from gcdbench.training.scoring.rescore import judge
+
+    return judge(*given, **more)
 
 
 def say_left_out(left_out: Iterable[LeftOut]) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcdbench.cli.report import add_baselines, add_out, say_left_out, writing
+from gcdbench.cli.report import add_baselines, add_out, judge, say_left_out, writing
 from gcdbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ def _boards(arguments: argparse.Namespace) -> dict[str, Leaderboard]:
     from gcdbench.report.baselines import with_baselines
     from gcdbench.report.collect import collect
     from gcdbench.report.leaderboard import make_leaderboard
-    from gcdbench.training.scoring.rescore import judge
 
     if not arguments.results.is_dir():
         raise UserError(f"--results {arguments.results}: no such folder")

@@ -62,8 +62,12 @@ class PluginInfo:
     class_name: str
     doc: str
     config: type
-    notes: dict[str, str]  # config field -> the comment after it: where its default comes from
     constants: dict[str, Any]  # class attributes that are literals
+
+    @functools.cached_property
+    def notes(self) -> dict[str, str]:
+        """The comment after each config field: where its default comes from."""
+        return _comments(self.path, KINDS[self.kind][0])
 
     @property
     def is_file_plugin(self) -> bool:
@@ -116,6 +120,13 @@ def get(kind: str, name: str) -> PluginInfo:
     if isinstance(info, UserError):
         raise info
     return info
+
+
+def exists(kind: str, name: str) -> bool:
+    """Tell whether there is a plug-in of a name; it is not read, and may be broken."""
+    path = KINDS[kind][1] / f"{name}.py"
+    own = NAME.fullmatch(name) is not None and path.is_file()
+    return name in _plugins[kind] or own or name in _scan(kind)
 
 
 def file_plugins() -> frozenset[tuple[str, str, Path]]:
@@ -219,8 +230,8 @@ def _read(kind: str, name: str, path: Path, module: str) -> PluginInfo:
     if node is None:
         raise UserError(f"{path}: defines no class derived from {base}")
     doc = ast.get_docstring(tree) or ast.get_docstring(node) or ""
-    config, notes = _read_config(node, path)
-    return PluginInfo(kind, name, path, module, node.name, doc, config, notes, _constants(node))
+    config = _read_config(node, path)
+    return PluginInfo(kind, name, path, module, node.name, doc, config, _constants(node))
 
 
 def _plugin_class(tree: ast.Module, base: str) -> ast.ClassDef | None:
@@ -253,13 +264,17 @@ def _constants(node: ast.ClassDef) -> dict[str, Any]:
     return found
 
 
-def _read_config(node: ast.ClassDef, path: Path) -> tuple[type, dict[str, str]]:
+def _config_class(node: ast.ClassDef) -> ast.ClassDef | None:
+    """Return the class Config inside of a plug-in's class."""
+    inner = (item for item in node.body if isinstance(item, ast.ClassDef))
+    return next((item for item in inner if item.name == "Config"), None)
+
+
+def _read_config(node: ast.ClassDef, path: Path) -> type:
     """Build the nested Config dataclass alone, from its source."""
-    for item in node.body:
-        if isinstance(item, ast.ClassDef) and item.name == "Config":
-            break
-    else:
-        return dataclasses.make_dataclass("Config", [], frozen=True), {}
+    item = _config_class(node)
+    if item is None:
+        return dataclasses.make_dataclass("Config", [], frozen=True)
     names: dict[str, Any] = {"dataclass": dataclass, "field": dataclasses.field, **vars(typing)}
     flags = __import__("__future__").annotations.compiler_flag
     tree = ast.Module(body=[item], type_ignores=[])
@@ -272,10 +287,15 @@ def _read_config(node: ast.ClassDef, path: Path) -> tuple[type, dict[str, str]]:
     config: type = names["Config"]
     if not dataclasses.is_dataclass(config):
         raise UserError(f"{path}, line {item.lineno}: Config must be a frozen dataclass")
-    return config, _comments(item, path)
+    return config
 
 
-def _comments(node: ast.ClassDef, path: Path) -> dict[str, str]:
+def _comments(path: Path, base: str) -> dict[str, str]:
+    """Return the comments after the fields of a plug-in's Config."""
+    outer = _plugin_class(_parse(path), base)
+    node = None if outer is None else _config_class(outer)
+    if node is None:
+        return {}
     lines = path.read_text(encoding="utf-8")
     by_line = {
         token.start[0]: token.string.lstrip("# ").strip()

@@ -74,13 +74,8 @@ class Suite:
     def check_names(self) -> None:
         """Raise a UserError for settings of unknown methods and techniques: they have no effect."""
         for where, kind, name in self.named:
-            try:
-                registry.get(kind, name)
-            except UserError as error:
-                if name not in registry.broken(
-                    kind
-                ):  # a broken plug-in is reported when it is used
-                    raise unknown(kind, name, registry.available(kind), where) from error
+            if not registry.exists(kind, name):  # a broken one is reported when it is used
+                raise unknown(kind, name, registry.available(kind), where)
 
 
 @cache

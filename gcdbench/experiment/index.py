@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import time
@@ -231,16 +232,17 @@ class Index:
         return hashlib.sha256(data).hexdigest().encode() + b"\n" + data
 
     def _load(self, data: bytes) -> None:
-        digest, _, rest = data.partition(b"\n")
-        if hashlib.sha256(rest).hexdigest().encode() != digest:
+        start = data.find(b"\n") + 1
+        if hashlib.sha256(memoryview(data)[start:]).hexdigest().encode() != data[: start - 1]:
             return
-        version, shared, *lines = rest.decode().split("\n")
+        lines = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="\n")
+        _, version, shared = (lines.readline().rstrip("\n") for _ in range(3))
         if version != _version():
             return
         self._shared = json.loads(shared)
         self._places = {json.dumps(v, sort_keys=True): n for n, v in enumerate(self._shared)}
-        for line in lines:
-            name, *facts = line.split("\t")
+        for line in lines:  # one at a time: all of them together are hundreds of megabytes
+            name, *facts = line.rstrip("\n").split("\t")
             self._entries[name] = Entry(*facts)
 
 

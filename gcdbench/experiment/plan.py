@@ -72,9 +72,9 @@ class Cell:
             "limit": self.limit,
             "method": self.spec.text,
             "seed": self.seed,
-            "train": plain(self.train),
-            "backbone": plain(self.backbone),
-            "task": plain(self.task),
+            "train": dict(_plain(self.train)),
+            "backbone": dict(_plain(self.backbone)),
+            "task": dict(_plain(self.task)),
             "config": {
                 self.spec.method: self.method_config,
                 **{name: self.technique_configs[name] for name in self.spec.techniques},
@@ -94,6 +94,10 @@ class Cell:
 
     def fingerprints(self) -> dict[str, str]:
         """Return the hashes that, with the settings, make the key."""
+        return dict(self._fingerprints)
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, str]:
         return {
             "problem": self.problem().fingerprint,
             "weights": weights_hash(self.backbone),
@@ -107,7 +111,8 @@ class Cell:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the key out: another process computes its own, from the code that it runs."""
-        return {name: value for name, value in self.__dict__.items() if name != "key"}
+        computed = ("key", "_fingerprints")
+        return {name: value for name, value in self.__dict__.items() if name not in computed}
 
     def check_code(self) -> None:
         """Raise if the code on disk, which may just have been imported, is not that of the key."""
@@ -270,6 +275,12 @@ def _inherited_preset(
     presets = getattr(registry.get("technique", technique).config, "presets", {})
     own = technique in info.constants.get("techniques", ())
     return {"preset": method["preset"]} if own and method.get("preset") in presets else {}
+
+
+@cache
+def _plain(config: TrainConfig | BackboneConfig | TaskConfig) -> dict[str, Any]:
+    """Return settings as a dictionary; the cells of a grid share them."""
+    return plain(config)
 
 
 # overrides of --quick in any suite: the same cells, tiny

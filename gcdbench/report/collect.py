@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -171,17 +170,9 @@ def collect(
 def tidy(chosen: Sequence[Record]) -> pd.DataFrame:
     """Return one row per record, evaluation set and split."""
     rows = [
-        {
-            "dataset": record.dataset,
-            "method": record.method,
-            "seed": record.seed,
-            "set": name,
-            "role": scores.role,
-            "split": split,
-            "accuracy": percent(scores.rate(split)),
-        }
-        for record in chosen
-        for name, scores in reported_sets(record).items()
+        (r.dataset, r.method, r.seed, name, scores.role, split, percent(scores.rate(split)))
+        for r in chosen
+        for name, scores in reported_sets(r).items()
         for split in SPLITS
     ]
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -229,11 +220,12 @@ class Verdicts:
 
     def of(self, path: Path, record: Record, cell: Cell) -> Verdict:
         """Say what the scores of a record are worth, by the labels of the cell if they are its."""
-        problem = cell.problem()
-        if record.fingerprints.get("problem") == problem.fingerprint:
-            basis = f"{problem.fingerprint} {score_version()}"
-            judge = partial(self.judge, path, record, problem=problem)
-            verdict = self.index.verdict(path, basis, judge)
+        labels = cell.fingerprints()["problem"]
+        if record.fingerprints.get("problem") == labels:
+            basis = f"{labels} {score_version()}"
+            verdict = self.index.verdict(
+                path, basis, lambda: self.judge(path, record, problem=cell.problem())
+            )
         else:  # of other images: those that the record names may be here
             verdict = self.judge(path, record, cell.data_root)
         if verdict.kind == "wrong":

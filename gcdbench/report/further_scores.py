@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping
+from functools import cache
 
-from gcdbench.experiment.record import Record, SplitAccuracies
+from gcdbench.experiment.record import Record, SplitAccuracies, mentions
 from gcdbench.report.collect import SPLITS, percent, reported_sets
 
 # The epoch with the best All among those that were scored, chosen by the labels that methods do not
@@ -46,14 +47,19 @@ def further_scores(records: Iterable[Record]) -> dict[Place, dict[str, float]]:
     }
 
 
-def _of_split(record: Record, rates: Mapping[str, float | None], split: str) -> dict[str, float]:
+@cache
+def _recorded_names(split: str) -> Mapping[str, str]:
+    """Return how records call the shares of a split, by the names of columns."""
     low, end = split.lower(), "" if split == "All" else f"_{split.lower()}"
     names = {**{key: f"{low}_{key}" for key in BY_SPLIT}, "purity": f"purity{end}"}
     if split == "Old":
         names["unmatched"] = "old_unmatched"
-    if split == "All":
-        names |= {key: key for key in SHARES}
-    values = {key: percent(rates[name]) for key, name in names.items() if name in rates}
+    return names | ({key: key for key in SHARES} if split == "All" else {})
+
+
+def _of_split(record: Record, rates: Mapping[str, float | None], split: str) -> dict[str, float]:
+    names = _recorded_names(split).items()
+    values = {key: percent(rates[name]) for key, name in names if name in rates}
     if split == "All":
         values |= {key: rates[key] or 0.0 for key in COUNTS if key in rates}
         true, assumed = record.problem.num_classes, record.problem.assumed_classes
@@ -77,9 +83,8 @@ def selected_with_hidden_labels(record: Record) -> dict[str, tuple[int, SplitAcc
     Only epochs that were scored can be chosen, among them the last one; the later of equal ones.
     Records without a scored epoch but the last have none: nothing could be selected.
     """
-    rows = [
-        (point.epoch + 1, _reported(point.sets, record)) for point in record.curve if point.sets
-    ]
+    scored = [p for p in record.curve if p.sets] if mentions(record.curve, "sets") else []
+    rows = [(point.epoch + 1, _reported(point.sets, record)) for point in scored]
     if not rows:
         return {}
     last: dict[str, SplitAccuracies] = dict(reported_sets(record))

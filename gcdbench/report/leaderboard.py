@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gcdbench.experiment.record import Record
+from gcdbench.experiment.record import Record, mentions
 from gcdbench.report import paper_numbers, statistics, titles
 from gcdbench.report.collect import SPLITS, Collection
 from gcdbench.report.further_scores import further_scores
@@ -226,7 +226,9 @@ def _without_new_classes(recorded: Iterable[Record]) -> list[str]:
     """Say which methods predict no new class, by what they report of their last epoch."""
     shares: dict[str, list[float]] = {}
     for record in recorded:
-        share = record.curve[-1].diagnostics.get("predicted_new") if record.curve else None
+        if not mentions(record.curve, "predicted_new"):
+            continue
+        share = record.curve[-1].diagnostics.get("predicted_new")
         if share is not None:
             shares.setdefault(record.method, []).append(share)
     none = [titles.method_title(name) for name, found in shares.items() if max(found) < FEW]

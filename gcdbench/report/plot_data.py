@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from gcdbench.experiment.record import Record, SetScores
+from gcdbench.experiment.record import Record, SetScores, mentions
 from gcdbench.report import statistics
 from gcdbench.report.collect import percent
 from gcdbench.report.leaderboard import Leaderboard
@@ -113,6 +113,8 @@ def learning(records: Sequence[Record]) -> pd.DataFrame:
     """Return All in percent per dataset, method, seed, role and epoch, the last one included."""
     rows = []
     for record in records:
+        if not mentions(record.curve, "sets"):
+            continue
         measured = [(point.epoch + 1, point.sets) for point in record.curve if point.sets]
         if not measured:
             continue

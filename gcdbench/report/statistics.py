@@ -10,8 +10,8 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -87,28 +87,32 @@ def intervals(values: NDArray[np.float64], seeds: tuple[int, ...]) -> NDArray[np
     """Return the bounds (n, 2) for n rows of values, in each ``seeds[d]`` of dataset ``d``."""
     if sum(seeds) == 1:
         return np.full((len(values), 2), np.nan)
-    means = (values @ _resamples(seeds)).round(9)  # further digits depend on the machine
-    return np.quantile(means, [ALPHA / 2, 1 - ALPHA / 2], axis=1).T
+    count = len(seeds)
+    weighted = values * np.repeat([1 / (count * size) for size in seeds], seeds)
+    means = np.concatenate([weighted @ drawn for drawn in _resamples(seeds)], axis=1)
+    means = means.round(9)  # further digits depend on the machine
+    bounds: NDArray[np.float64] = np.quantile(means, [ALPHA / 2, 1 - ALPHA / 2], axis=1).T
+    return bounds
 
 
-@cache
-def _resamples(seeds: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return the weight of each value in the mean of each resample, (values, resamples)."""
+@lru_cache(maxsize=1)
+def _resamples(seeds: tuple[int, ...]) -> list[NDArray[Any]]:
+    """Return how often each value is drawn, (values, resamples) in several parts."""
     rng = np.random.RandomState(0)  # so that the same records give the same bytes
     sizes, count = np.array(seeds), len(seeds)
     dataset = rng.randint(count, size=(RESAMPLES, count, 1))
     starts = np.cumsum([0, *seeds])
-    weights = np.zeros((sum(seeds), RESAMPLES))
+    small = np.uint16 if count * max(seeds) < 1 << 16 else np.uint32
+    parts = []
     for first in range(0, RESAMPLES, CHUNK):  # with hundreds of seeds all draws would take a GB
         chosen = dataset[first : first + CHUNK]
         drawn = rng.random_sample((len(chosen), count, max(seeds))) * sizes[chosen]
         used = np.arange(max(seeds)) < sizes[chosen]
         resample = np.broadcast_to(np.arange(len(chosen))[:, None, None], used.shape)
-        weight = np.broadcast_to(1 / (count * sizes[chosen]), used.shape)
         place = (starts[chosen] + drawn.astype(int)) * len(chosen) + resample
-        found = np.bincount(place[used], weight[used], minlength=sum(seeds) * len(chosen))
-        weights[:, first : first + CHUNK] = found.reshape(sum(seeds), len(chosen))
-    return weights
+        found = np.bincount(place[used], minlength=sum(seeds) * len(chosen))
+        parts.append(found.reshape(sum(seeds), len(chosen)).astype(small))
+    return parts
 
 
 def wilcoxon(differences: Sequence[float] | NDArray[np.float64]) -> float:

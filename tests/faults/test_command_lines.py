@@ -114,6 +114,24 @@ LINES = [
     f"status {SUITE} --watch x --results OUT",
     f"status {SUITE} --watch 0 --results OUT",
     f"status {SUITE} --watch nan --results OUT",
+    # sites
+    *("site --results nowhere", "site --results FILE", "site --results EMPTY", "site extra"),
+    *("site --results EMPTY --suites nowhere", "site --suites", "site --suites BINARY.yaml"),
+    *("site --results EMPTY --suites drawshift", "site --out", "site --data-root", "site --quick"),
+    # tuning
+    *(
+        f"tune {SUITE} --methods simgcd --results OUT {flags}"
+        for flags in (
+            *("--budget 0", "--budget x", "--criterion guess", "--sampler grid", "--folds 99"),
+            *("--folds 0", "--tune-seeds", "--tune-seeds x", "--seeds 0", "--out"),
+            *("--datasets nowhere", "--set train.lr", "--results FILE"),
+        )
+    ),
+    f"tune {SUITE} --methods simgcd --results OUT --show --datasets line+solid --tune-seeds 0",
+    *("tune", "tune --suite nowhere", f"tune {SUITE} --methods simgdc --results OUT"),
+    *("reproduce selection", "reproduce selection --scale embedded --budget 0"),
+    # this machine
+    *("doctor --nothing", "doctor extra words", "doctor --data-root", "doctor --suite nowhere"),
     # results
     *("results", "results mrege", "results merge", "results merge nowhere --into OUT"),
     *("results merge FILE --into OUT", "results merge FOLDER --into FOLDER", "results verify FILE"),

@@ -126,6 +126,14 @@ def test_jobs_that_are_ended_are_requeued_and_resume_from_their_checkpoint(clust
         assert records.same_numbers(one, other)
 
 
+def note(differing: dict[str, float], name: str, one: float | None, other: float | None) -> None:
+    """Keep the largest difference of a value that two runs do not share."""
+    if one != other:
+        assert one is not None
+        assert other is not None, name
+        differing[name] = max(differing.get(name, 0.0), abs(one - other))
+
+
 @pytest.mark.slow
 def test_a_job_of_two_processes_is_requeued_and_has_the_numbers_of_one(cluster, tmp_path):
     results, alone, cells = tmp_path / "results", tmp_path / "alone", the_cells()[:1]
@@ -139,15 +147,18 @@ def test_a_job_of_two_processes_is_requeued_and_has_the_numbers_of_one(cluster, 
     one, two = (records.read_done(folder, cells[0]) for folder in (alone, results))
     assert two.provenance.processes == 2
     assert two.timing.restarts == restarts(job) == 1
+    differing: dict[str, float] = {}  # the largest difference by name
     for name, scores in one.sets.items():
-        assert [two.sets[name].rate(split) for split in SPLITS] == [
-            scores.rate(split) for split in SPLITS
-        ]
-        # the mean of distances has the rounding of gradients that two processes add up
-        rates, others = dict(scores.rates), dict(two.sets[name].rates)
-        assert others.pop("silhouette") == pytest.approx(rates.pop("silhouette"), abs=1e-6)
-        assert others == rates
+        for rate in (*SPLITS, *scores.rates):
+            note(differing, rate, scores.rate(rate), two.sets[name].rate(rate))
     for row, other in zip(one.curve, two.curve, strict=True):
-        assert other.terms == pytest.approx(row.terms, rel=1e-5, abs=1e-5)
+        for term, value in row.terms.items():
+            note(differing, f"loss {term}", value, other.terms[term])
+    sys.stderr.write(f"largest differences to one process: {differing}\n")
+    # the mean of distances and the losses have the rounding of gradients that two processes add up
+    losses = {name: differing.pop(name) for name in list(differing) if name.startswith("loss ")}
+    assert max(losses.values(), default=0.0) < 1e-5
+    assert differing.keys() <= {"silhouette"}
+    assert differing.get("silhouette", 0.0) < 1e-6
     step = events(results, cells[0], "start")[1]["step"]
     sys.stderr.write(f"job {job}, 2 processes: resumed after step {step} of {STEPS}\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gcdbench.cli import run
 from gcdbench.cli.arguments import positive, say, seed, terminal_width
-from gcdbench.cli.report import printed_anyway, say_left_out, writing
+from gcdbench.cli.report import judge, printed_anyway, say_left_out, writing
 from gcdbench.core.files import write_atomically
 from gcdbench.core.suites import Suite
 from gcdbench.data.tuning.names import FOLDS
@@ -171,7 +171,6 @@ def _publish(
     from gcdbench.report.formats.tuned import draws_csv, tuned_csv, tuned_markdown
     from gcdbench.report.leaderboard import make_leaderboard
     from gcdbench.report.tuning.tuned import tuned
-    from gcdbench.training.scoring.rescore import judge
 
     collection = collect(request, arguments.results, cells=defaults, judge=judge)
     say_left_out(collection.left_out)
