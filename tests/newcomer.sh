@@ -39,7 +39,7 @@ features = rng.randn(10, 32)[labels] * 2 + rng.randn(500, 32)
 np.savez('f.npz', features=features, labels=labels, labelled=(labels < 5) & (rng.rand(500) < 0.5))
 PYTHON"
 step "tracker, offline" "pip install -q '.[wandb]' -c constraints.txt && WANDB_MODE=offline gcdbench run --suite drawshift \
-    --methods gcd --quick --datasets line+solid --tracker wandb && ls -d results/runs/*/*/*/wandb/offline-run-*"
+    --methods uno --quick --datasets line+solid --tracker wandb && ls -d results/runs/*/*/*/wandb/offline-run-*"
 step "pack and verify" "gcdbench results pack --methods myidea --plugin myidea.py --out myidea.zip &&
     gcdbench results verify myidea.zip --plugin myidea.py"
 echo "all in $(((SECONDS - began) / 60)) minutes"
