@@ -139,7 +139,8 @@ def unpack(path: Path, folder: Path) -> dict[str, Any]:
                 if member.filename != MANIFEST:
                     write_atomically(folder / member.filename, archive.read(member))
             return _manifest(path, archive)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        # zipfile has a RuntimeError for encrypted members and unknown ways of compression
         text = str(error) or type(error).__name__
         raise UserError(f"{path} cannot be read as a pack ({text})") from error
 

@@ -124,7 +124,7 @@ def test_a_tracker_that_fails_is_one_line_and_its_cell_goes_on(
     assert toy.run([cell], trackers=("broken", "notes")).trained == [cell]
     said = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert len(said) == 1
-    assert said[0].startswith(f"{cell.label}: goes on without --tracker broken (")
+    assert said[0].startswith(f"{cell.label}: continues without --tracker broken (")
     assert reason in said[0]
     assert without_diagnostics(Notes.made[0].rows) == expected_rows(record(toy, cell))
 
@@ -218,7 +218,7 @@ def test_wandb_offline_keeps_a_run_on_disk(toy, monkeypatch, caplog):
     monkeypatch.setenv("WANDB_MODE", "offline")
     cell = toy.cell()
     assert toy.run([cell], trackers=("wandb", "tensorboard")).failed == []
-    assert "goes on without --tracker wandb" not in caplog.text
+    assert "continues without --tracker wandb" not in caplog.text
     (path,) = records.cell_folder(toy.results, cell).glob("wandb/offline-run-*/run-*.wandb")
     logged: dict[str, list[float]] = {}
     for message in map(Record.FromString, wandb_messages(path)):
@@ -240,7 +240,7 @@ def test_mlflow_has_settings_and_curves_in_a_local_store(toy, monkeypatch, caplo
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     cell = toy.cell()
     assert toy.run([cell], trackers=("mlflow",)).failed == []
-    assert "goes on without" not in caplog.text
+    assert "continues without" not in caplog.text
     client = MlflowClient(f"sqlite:///{(toy.results / 'mlflow.db').resolve()}")
     experiment = client.get_experiment_by_name("gcdbench")
     (run,) = client.search_runs([experiment.experiment_id])

@@ -2,7 +2,7 @@
 
 A tracker is a class that is called with a ``TrackedCell`` and has the methods of ``Tracker``. Third
 parties add trackers through the entry-point group ``gcdbench.trackers``. A tracker cannot change a
-number, and one that fails is left out for the rest of its cell, which goes on.
+number, and one that fails is left out for the rest of its cell, which continues.
 """
 
 from __future__ import annotations
@@ -142,4 +142,4 @@ class Trackers:
         except ENDINGS as error:  # a tracker may fail in any way, and must not fail the cell
             self._running.pop(name, None)
             text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            log.warning("%s: goes on without --tracker %s (%s)", self._cell.label, name, text)
+            log.warning("%s: continues without --tracker %s (%s)", self._cell.label, name, text)
