@@ -10,6 +10,7 @@ imports torch.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import io
 import json
@@ -44,6 +45,9 @@ _NAMED = (
     *("sets", "summary", "curve", "provenance", "timing", "predictions_sha256"),
 )
 MORE = {name: kind for name, kind in typed_json.types_of(Record).items() if name not in _NAMED}
+
+_SET_FIELDS = tuple(f.name for f in dataclasses.fields(SetScores))  # the last are the rates
+_OWN = len(_SET_FIELDS) - 1
 
 
 class Done(NamedTuple):
@@ -168,8 +172,8 @@ class Index:
             self._share(content["fingerprints"]),
             self._share(content["problem"]),
             self._share(typed_json.encode(record.provenance)),
-            _rows(record.sets),
-            _rows(record.summary),
+            self._rows(record.sets),
+            self._rows(record.summary),
             list(vars(record.timing).values()),
             {name: typed_json.encode(getattr(record, name)) for name in MORE},
         )
@@ -195,6 +199,21 @@ class Index:
             self._shared.append(value)
         return self._places[text]
 
+    def _rows(self, sets: Mapping[str, SetScores]) -> dict[str, list[Any]]:
+        """Return the values of scores; the names of rates are kept once for all records."""
+        rows = {}
+        for set_name, scores in sets.items():
+            *own, rates = vars(scores).values()
+            rows[set_name] = [*own, self._share(list(rates)), *rates.values()]
+        return rows
+
+    def _scores(self, row: list[Any]) -> SetScores:
+        """Return the scores of a row; its values were checked, and this takes half the time."""
+        scores = object.__new__(SetScores)
+        rates = dict(zip(self._shared[row[_OWN]], row[_OWN + 1 :], strict=True))
+        scores.__dict__.update(zip(_SET_FIELDS, (*row[:_OWN], rates), strict=True))
+        return scores
+
     def _record(self, entry: Entry) -> Record:
         """Return the record of an entry; it was checked by this code when the entry was made."""
         own, settings, prints, problem, provenance, *scores, timing, more = json.loads(entry.body)
@@ -208,8 +227,8 @@ class Index:
             fingerprints=self._shared[prints],
             problem=self._made(ProblemFacts, problem),
             scores=entry.scores,
-            sets={name: SetScores(*row) for name, row in sets.items()},
-            summary={name: SetScores(*row) for name, row in summary.items()},
+            sets={name: self._scores(row) for name, row in sets.items()},
+            summary={name: self._scores(row) for name, row in summary.items()},
             curve=LazyCurve(entry.curve),
             provenance=self._made(Provenance, provenance),
             timing=Timing(*timing),
@@ -244,10 +263,6 @@ class Index:
         for line in lines:  # one at a time: all of them together are hundreds of megabytes
             name, *facts = line.rstrip("\n").split("\t")
             self._entries[name] = Entry(*facts)
-
-
-def _rows(sets: Mapping[str, SetScores]) -> dict[str, list[Any]]:
-    return {name: list(vars(one).values()) for name, one in sets.items()}
 
 
 def signature(path: str) -> str:

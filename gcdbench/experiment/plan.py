@@ -96,8 +96,16 @@ class Cell:
         """Return the hashes that, with the settings, make the key."""
         return dict(self._fingerprints)
 
+    def with_seed(self, seed: int) -> Cell:
+        """Return this cell with another seed; what both have in common is computed once."""
+        other = replace(self, seed=seed)
+        vars(other)["_original"] = self
+        return other
+
     @cached_property
     def _fingerprints(self) -> dict[str, str]:
+        if "_original" in vars(self):
+            return dict(vars(self)["_original"]._fingerprints)
         return {
             "problem": self.problem().fingerprint,
             "weights": weights_hash(self.backbone),
@@ -111,7 +119,7 @@ class Cell:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the key out: another process computes its own, from the code that it runs."""
-        computed = ("key", "_fingerprints")
+        computed = ("key", "_fingerprints", "_original")
         return {name: value for name, value in self.__dict__.items() if name not in computed}
 
     def check_code(self) -> None:
@@ -142,7 +150,7 @@ def make_cells(request: Request) -> list[Cell]:
     cells = []
     for dataset in _with_class_splits(request, suite):
         row = [_cell(request, suite, dataset, spec) for spec in specs.values()]
-        cells += [replace(cell, seed=seed) for seed in dict.fromkeys(seeds) for cell in row]
+        cells += [cell.with_seed(seed) for seed in dict.fromkeys(seeds) for cell in row]
     return cells
 
 

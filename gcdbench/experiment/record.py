@@ -96,6 +96,10 @@ class LazyCurve(Sequence[CurvePoint]):
             found.append(point)
         return tuple(found)
 
+    def terms(self) -> Iterator[tuple[int, Mapping[str, float | None]]]:
+        """Yield the number of each epoch and its loss terms; nothing else is made."""
+        return ((facts["epoch"], facts["terms"]) for facts in json.loads(self.text))
+
     def mentions(self, name: str) -> bool:
         """Tell whether a name can be in the curve, without looking at its epochs."""
         return f'"{name}"' in self.text
@@ -117,6 +121,13 @@ class LazyCurve(Sequence[CurvePoint]):
     def to_json(self) -> Any:
         """Return the epochs as JSON values."""
         return json.loads(self.text)
+
+
+def terms_of(curve: Sequence[CurvePoint]) -> Iterator[tuple[int, Mapping[str, float | None]]]:
+    """Yield the number of each epoch of a learning curve, and its loss terms."""
+    if isinstance(curve, LazyCurve):
+        return curve.terms()
+    return ((point.epoch, point.terms) for point in curve)
 
 
 def mentions(curve: Sequence[CurvePoint], name: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 
@@ -30,42 +31,45 @@ Place = tuple[str, str, str, str]  # dataset, set, split, method
 
 def further_scores(records: Iterable[Record]) -> dict[Place, dict[str, float]]:
     """Return the means over seeds by dataset, set, split and method; percentages if shares."""
-    found: dict[Place, dict[str, list[float]]] = {}
+    found: dict[Place, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         best = selected_with_hidden_labels(record)
         for name, scores in reported_sets(record).items():
             for split in SPLITS:
-                values = _of_split(record, scores.rates, split)
+                kept = found[record.dataset, name, split, record.method]
+                for key, recorded in _recorded_names(split):
+                    if recorded in scores.rates:
+                        kept[key].append(percent(scores.rates[recorded]))
+                if split == "All":
+                    _add(kept, _of_all_images(record, scores.rates))
                 if name in best:
-                    values |= _selected(best[name], scores, split)
-                kept = found.setdefault((record.dataset, name, split, record.method), {})
-                for key, value in values.items():
-                    kept.setdefault(key, []).append(value)
+                    _add(kept, _selected(best[name], scores, split))
     return {
         place: {key: statistics.fmean(values) for key, values in kept.items()}
         for place, kept in found.items()
     }
 
 
+def _add(kept: Mapping[str, list[float]], values: Mapping[str, float]) -> None:
+    for key, value in values.items():
+        kept[key].append(value)
+
+
 @cache
-def _recorded_names(split: str) -> Mapping[str, str]:
-    """Return how records call the shares of a split, by the names of columns."""
+def _recorded_names(split: str) -> tuple[tuple[str, str], ...]:
+    """Return the columns that shares of a split have, and how records call them."""
     low, end = split.lower(), "" if split == "All" else f"_{split.lower()}"
     names = {**{key: f"{low}_{key}" for key in BY_SPLIT}, "purity": f"purity{end}"}
     if split == "Old":
         names["unmatched"] = "old_unmatched"
-    return names | ({key: key for key in SHARES} if split == "All" else {})
+    return tuple((names | ({key: key for key in SHARES} if split == "All" else {})).items())
 
 
-def _of_split(record: Record, rates: Mapping[str, float | None], split: str) -> dict[str, float]:
-    names = _recorded_names(split).items()
-    values = {key: percent(rates[name]) for key, name in names if name in rates}
-    if split == "All":
-        values |= {key: rates[key] or 0.0 for key in COUNTS if key in rates}
-        true, assumed = record.problem.num_classes, record.problem.assumed_classes
-        values |= {"classes": true, "assumed_classes": assumed}
-        values["classes_error"] = 100 * abs(assumed - true) / true
-    return values
+def _of_all_images(record: Record, rates: Mapping[str, float | None]) -> dict[str, float]:
+    values = {key: rates[key] or 0.0 for key in COUNTS if key in rates}
+    true, assumed = record.problem.num_classes, record.problem.assumed_classes
+    error = 100 * abs(assumed - true) / true
+    return values | {"classes": true, "assumed_classes": assumed, "classes_error": error}
 
 
 def _selected(

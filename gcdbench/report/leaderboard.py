@@ -191,7 +191,8 @@ def make_leaderboard(collection: Collection, suite: str, *, smoke: bool = False)
 
 def _by_others(collection: Collection) -> list[str]:
     """Say which scores could not be recomputed, and which rows were trained by others."""
-    named = {place.method: titles.method_title(place.method) for place in collection.planned}
+    methods = {place.method for place in collection.planned}
+    named = {method: titles.method_title(method) for method in methods}
     return [*_unconfirmed(collection), *sentences(collection.submissions, named)]
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from gcdbench.experiment.record import Record, SetScores, mentions
+from gcdbench.experiment.record import Record, SetScores, mentions, terms_of
 from gcdbench.report import statistics
 from gcdbench.report.collect import percent
 from gcdbench.report.leaderboard import Leaderboard
@@ -90,9 +90,9 @@ def corruptions(records: Sequence[Record]) -> pd.DataFrame:
 def losses(records: Sequence[Record]) -> pd.DataFrame:
     """Return the sum of the loss terms per dataset, method, seed and epoch (counted from 1)."""
     rows = [
-        (r.dataset, r.method, r.seed, point.epoch + 1, _sum(point.terms))
+        (r.dataset, r.method, r.seed, epoch + 1, _sum(terms))
         for r in records
-        for point in r.curve
+        for epoch, terms in terms_of(r.curve)
     ]
     return pd.DataFrame(rows, columns=["dataset", "method", "seed", "epoch", "loss"])
 

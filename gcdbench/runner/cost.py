@@ -186,9 +186,10 @@ class CostModel:
     _known: dict[tuple, Estimate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        spec_of = cache(_recorded_spec)  # of one call: plug-ins may be added between two
         for record in self.records:
             device = device_of(record.provenance.device)
-            done = _recorded_images(record)
+            done = _recorded_images(record, spec_of(record.method))
             rate = record.timing.wall_seconds / done
             for whose in (record.method, ""):
                 self._rates[(device, whose, *_kind(record.backbone, record.train))].append(rate)
@@ -251,12 +252,16 @@ def backbone_size(name: str) -> BackboneSize | None:
         return None
 
 
-def _recorded_images(record: Record) -> int:
-    """Return how many images have passed the backbone in a recorded cell."""
+def _recorded_spec(method: str) -> MethodSpec:
+    """Return the method and techniques of a record."""
     try:
-        spec = MethodSpec.parse(record.method)
+        return MethodSpec.parse(method)
     except UserError:  # its plug-in is not here
-        spec = MethodSpec(record.method, (), record.method)
+        return MethodSpec(method, (), method)
+
+
+def _recorded_images(record: Record, spec: MethodSpec) -> int:
+    """Return how many images have passed the backbone in a recorded cell."""
     unseen = sum(s.n for s in record.sets.values() if s.role == "unseen")
     sizes = Sizes(record.problem.labelled + record.problem.unlabelled, unseen)
     return work(record.train, spec, sizes, None, 1, record.config(spec.method)).images

@@ -22,7 +22,7 @@ from gcdbench.report.titles import dataset_title, method_title, set_title
 
 LOG_LINES = 6
 CURVE_POINTS = 100
-CELLS = 600  # that are shown in detail; of more, the first seeds of each method and dataset
+CELLS = 300  # that are shown in detail; of more, the first seeds of each method and dataset
 IMAGES = 12_000  # per evaluation set; of a larger one every second, third, ... image is shown
 
 
