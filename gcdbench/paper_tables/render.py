@@ -11,7 +11,7 @@ from gcdbench.paper_tables.results import Block, Line, Number, Result
 from gcdbench.report.columns import DASH, number, signed
 from gcdbench.report.formats.data import no_formula
 from gcdbench.report.formats.markdown import conditions
-from gcdbench.report.titles import dataset_title
+from gcdbench.report.titles import dataset_title, set_title
 
 _FIELDS = (
     *("table", "scale", "dataset", "row", "method", "set", "split"),
@@ -25,6 +25,8 @@ def markdown(result: Result) -> str:
     parts = [f"# {table.name}: {table.title}", _about(result)]
     for block in result.blocks:
         parts += [f"## {dataset_title(block.panel.title)}", _block(block, cost=table.cost)]
+    if result.differences:
+        parts += ["## Differences", _compared(result)]
     numbers = [n for b in result.blocks for line in b.lines for n in line.numbers.values()]
     if any(one.impossible for one in numbers):
         parts.append("† As printed, All does not lie between Old and New: one of them is wrong.")
@@ -89,6 +91,28 @@ def _block(block: Block, *, cost: bool) -> str:
     if all(row[1] == "measured" for row in rows):  # the kind of row need not be shown
         return _aligned(head[1:], [[row[0], *row[2:]] for row in rows], left=1)
     return _aligned(head, rows, left=2)
+
+
+def _compared(result: Result) -> str:
+    """Return the differences between rows of one method as a table, with what they are."""
+    about = (
+        "All of a row minus All of the first row of its method on equal seeds, mean ± standard "
+        "deviation in points; p of a paired t-test over seeds, corrected by Holm for all "
+        f"{len(result.differences)} differences."
+    )
+    rows = [
+        [
+            f"{one.row} - {one.first}",
+            dataset_title(one.panel),
+            set_title(one.set),
+            str(one.seeds),
+            f"{signed(one.mean)} ± {one.std:.1f}",
+            f"{one.p:.2g}",
+        ]
+        for one in result.differences
+    ]
+    head = ["", "dataset", "set", "seeds", "difference", "p"]
+    return f"{about}\n\n{_aligned(head, rows, left=3)}"
 
 
 def _lines(line: Line, *, cost: bool) -> list[list[str]]:

@@ -14,12 +14,11 @@ from gcdbench.experiment.index import Index
 from gcdbench.experiment.plan import Cell
 from gcdbench.experiment.record import SPLITS as FIELDS
 from gcdbench.experiment.record import Record
+from gcdbench.paper_tables.differences import Difference, Scores, differences
 from gcdbench.paper_tables.tables import SPLITS, Entry, Panel, Plan, identity
 from gcdbench.report import paper_numbers
 from gcdbench.report.collect import Judge, LeftOut, Verdicts, percent
 from gcdbench.report.titles import set_title
-
-Scores = Mapping[str, Mapping[str, float | None]]  # evaluation set -> all, old, new as fractions
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,7 @@ class Result:
     blocks: list[Block]
     recorded: list[Record]  # records that were used
     left_out: list[LeftOut] = field(default_factory=list)  # records with wrong scores
+    differences: list[Difference] = field(default_factory=list)  # if the table asks for them
 
     @property
     def name(self) -> str:
@@ -84,7 +84,10 @@ def gather(plan: Plan, results: Path, judge: Judge | None = None) -> Result:
     for entry in plan.entries:
         by_panel.setdefault(entry.panel.title, []).append(entry)
     blocks = [_block(plan, entries, found) for entries in by_panel.values()]
-    return Result(plan, blocks, list(found.values()), verdicts.left_out if verdicts else [])
+    left_out = verdicts.left_out if verdicts else []
+    compared = plan.entries if plan.table.compare else []
+    found_differences = differences([(one, _seeds(one, found, plan)) for one in compared])
+    return Result(plan, blocks, list(found.values()), left_out, found_differences)
 
 
 def _read(index: Index, cell: Cell, verdicts: Verdicts | None) -> Record | None:
@@ -102,7 +105,7 @@ def _read(index: Index, cell: Cell, verdicts: Verdicts | None) -> Record | None:
 def _block(plan: Plan, entries: list[Entry], found: Mapping[str, Record]) -> Block:
     panel, table = entries[0].panel, plan.table
     printed = _printed(plan, panel)
-    measured = [_seeds(entry, found, plan) for entry in entries]
+    measured = [list(_seeds(entry, found, plan).values()) for entry in entries]
     columns = {t.domain: t.title for triples in printed.values() for t in triples.values()}
     if not columns:
         names = dict.fromkeys(name for one in measured for scores in one for name in scores)
@@ -130,13 +133,13 @@ def _printed(plan: Plan, panel: Panel) -> dict[tuple[str, str], dict[str, paper_
     return {row: domains for row, domains in found.items() if row in rows}
 
 
-def _seeds(entry: Entry, found: Mapping[str, Record], plan: Plan) -> list[Scores]:
+def _seeds(entry: Entry, found: Mapping[str, Record], plan: Plan) -> dict[int, Scores]:
     """Return the scores of every seed for which all datasets of the panel are recorded."""
-    seeds = []
-    for cells in entry.cells.values():
+    seeds = {}
+    for seed, cells in entry.cells.items():
         here = [found[key] for cell in cells if (key := identity(cell)) in found]
         if len(here) == len(cells):
-            seeds.append(_mean([columns_of(record, plan.table.columns) for record in here]))
+            seeds[seed] = _mean([columns_of(record, plan.table.columns) for record in here])
     return seeds
 
 

@@ -28,7 +28,7 @@ COLUMNS = ("source", "shifted", "others", "unseen", "corruptions")
 SPLITS = ("All", "Old", "New")
 _TABLE_KEYS = {
     *("title", "label", "note", "paper", "variant", "variants", "columns", "splits", "seeds"),
-    *("panels", "rows", "cost"),
+    *("panels", "rows", "cost", "compare"),
 }
 _PANEL_KEYS = {"suite", "datasets", "mean", "paper", "rows"}
 _ROW_KEYS = {"method", "paper", "set", "embedded"}
@@ -70,6 +70,7 @@ class Table:
     seeds: tuple[int, ...]
     panels: tuple[Panel, ...]
     cost: bool = False  # whether the table shows the time of a cell
+    compare: bool = False  # whether rows are compared with the first one of their method
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,7 @@ def load(name: str) -> Table:
         seeds=tuple(data.get("seeds", (0, 1, 2))),  # the paper averages three runs
         panels=tuple(p for entry in data["panels"] for p in _panels(entry, data, path)),
         cost=bool(data.get("cost", False)),
+        compare=bool(data.get("compare", False)),
     )
 
 

@@ -311,3 +311,29 @@ def test_a_malformed_table_is_refused_with_a_sentence(tmp_path, old, new, senten
     path.write_text(MINE.replace(old, new, 1))
     with pytest.raises(UserError, match=sentence):
         load(str(path))
+
+
+def test_rows_of_a_method_are_compared_with_its_first_row_on_equal_seeds(tmp_path):
+    made = plan("readings", datasets=("line+solid",), seeds=(0, 1, 2))
+    natural, balanced = (
+        next(e for e in made.entries if e.row.name == f"ORCA, {kind} sampling")
+        for kind in ("natural", "balanced")
+    )
+    for entry, shares in ((natural, (0.5, 0.6, 0.7)), (balanced, (0.51, 0.62, 0.73))):
+        for seed, share in enumerate(shares):
+            write(tmp_path, entry.cells[seed][0], shares=(share, share, share))
+    found = gather(made, tmp_path).differences
+    assert [one.set for one in found] == ["line", "solid"]
+    for one in found:  # points 1, 2 and 3: t = 3.4641 with two degrees of freedom
+        assert (one.row, one.first) == (balanced.row.name, natural.row.name)
+        assert (one.mean, one.std, one.seeds) == (pytest.approx(2), pytest.approx(1), 3)
+        assert one.p == pytest.approx(2 * 0.0741799, abs=1e-6)  # two tests, by Holm
+    text = markdown(gather(made, tmp_path))
+    assert re.search(r"ORCA, balanced sampling - ORCA, natural sampling .*\+2\.0 ± 1\.0", text)
+
+
+def test_a_single_seed_is_not_compared(tmp_path):
+    made = plan("readings", datasets=("line+solid",), seeds=(0,))
+    for entry in made.entries:
+        write(tmp_path, entry.cells[0][0], shares=(0.5, 0.5, 0.5))
+    assert gather(made, tmp_path).differences == []
