@@ -21,9 +21,9 @@ from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.outcome import Outcome
 from gcdbench.experiment.plan import Cell, Request, make_cells
-from gcdbench.runner.launchers import choose_launcher, get_launcher, launcher_names
+from gcdbench.runner.launchers import LAUNCHERS, choose_launcher, get_launcher
 from gcdbench.runner.options import RunOptions, plugin_files
-from gcdbench.runner.trackers import check_trackers, tracker_names
+from gcdbench.runner.trackers import TRACKERS, check_trackers
 
 PATIENCE = 1.0  # seconds without a word
 log = logging.getLogger("gcdbench")
@@ -42,13 +42,13 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add("--strict", action="store_true", help="fail cells with an image that cannot be read")
     add("--rerun", action="store_true", help="train recorded cells again; old records are kept")
     tracked = "log there, too, and not in log.jsonl alone; may be given several times"
-    add("--tracker", action="append", choices=tracker_names(), default=[], help=tracked)
+    add("--tracker", action="append", choices=TRACKERS.names(), default=[], help=tracked)
     add("--keep-weights", action="store_true", help="keep what was trained, for plot pca|attention")
     limit = "fail cells that take longer (default: no limit)"
     add("--cell-timeout", type=seconds, metavar="MINUTES", help=limit)
     stall = "fail cells that make no step for so long, reading features included"
     add("--stall-timeout", type=seconds, metavar="MINUTES", help=stall)
-    launchers = ("auto", *launcher_names())
+    launchers = ("auto", *LAUNCHERS.names())
     where = "how cells are run (default: auto, by the flags above; slurm: submit and return)"
     add("--launcher", choices=launchers, default="auto", help=where)
     add("--slurm", type=Path, metavar="FILE", help="YAML with what a job asks of the cluster")

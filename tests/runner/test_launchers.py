@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import pytest
 from helpers.toy import Toy, make_toy
 
+from gcdbench.core import extensions
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.outcome import Outcome
 from gcdbench.experiment.plan import Cell
-from gcdbench.runner import launchers
-from gcdbench.runner.launchers import LAUNCHERS, choose_launcher, get_launcher, launcher_names
+from gcdbench.runner.launchers import LAUNCHERS, choose_launcher, get_launcher
 from gcdbench.runner.launchers.slurm import Job
 from gcdbench.runner.options import RunOptions
 
@@ -33,12 +33,12 @@ class Broken:
 @pytest.fixture
 def third_party(monkeypatch):
     points = [
-        importlib.metadata.EntryPoint(name.lower(), f"{__name__}:{name}", launchers.GROUP)
+        importlib.metadata.EntryPoint(name.lower(), f"{__name__}:{name}", LAUNCHERS.group)
         for name in ("Dry", "Broken")
     ]
     loads = {"dry": Dry, "broken": Broken}
     monkeypatch.setattr(importlib.metadata.EntryPoint, "load", lambda self: loads[self.name])
-    monkeypatch.setattr(launchers, "_entry_points", lambda: tuple(points))
+    monkeypatch.setattr(extensions, "entry_points", {LAUNCHERS.group: points}.__getitem__)
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +47,12 @@ def made(tmp_path_factory) -> Toy:
 
 
 def test_every_launcher_can_be_made():
-    for name in LAUNCHERS:
+    for name in LAUNCHERS.own:
         assert callable(get_launcher(name).run)
 
 
 def test_a_third_partys_launcher_is_known_and_runs(third_party, tmp_path, made):
-    assert "dry" in launcher_names()
+    assert "dry" in LAUNCHERS.names()
     cell = made.cell()
     assert get_launcher("dry").run([cell], RunOptions(tmp_path)).submitted == [cell.key]
 

@@ -11,8 +11,8 @@ import pytest
 from helpers.toy import EPOCHS, make_toy
 
 from gcdbench.cli.main import main
+from gcdbench.core import extensions
 from gcdbench.experiment import records
-from gcdbench.runner import trackers
 from gcdbench.runner.stop import Stop
 from gcdbench.runner.trackers import TrackedCell, Trackers
 
@@ -49,7 +49,8 @@ def installed(monkeypatch):
 
     def install(**classes):
         points = [SimpleNamespace(name=n, value=n, load=lambda c=c: c) for n, c in classes.items()]
-        monkeypatch.setattr(trackers, "_entry_points", lambda: tuple(points))
+        found = {"gcdbench.trackers": points}
+        monkeypatch.setattr(extensions, "entry_points", lambda group: found.get(group, ()))
         for one in classes.values():
             one.made = []
 
@@ -172,7 +173,8 @@ def test_a_tracker_that_cannot_be_used_is_refused_before_the_first_cell(
         raise ImportError("gone")
 
     point = SimpleNamespace(name="theirs", value="theirs:Tracker", load=broken)
-    monkeypatch.setattr(trackers, "_entry_points", lambda: (point,))
+    found = {"gcdbench.trackers": [point]}
+    monkeypatch.setattr(extensions, "entry_points", lambda group: found.get(group, ()))
     assert main([*words, str(toy.results), "--tracker", "theirs"]) == 2
     assert "theirs:Tracker cannot be loaded (ImportError: gone)" in capsys.readouterr().err
     assert not list(toy.results.glob("*/*/*/record.json"))

@@ -6,26 +6,26 @@ A launcher is a class without arguments whose ``run`` takes cells and options an
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
 from collections.abc import Sequence
 from typing import Protocol
 
+from gcdbench.core.extensions import Extensions
 from gcdbench.core.registry import ENDINGS
-from gcdbench.errors import UserError, unknown
+from gcdbench.errors import UserError
 from gcdbench.experiment.outcome import Outcome
 from gcdbench.experiment.plan import Cell
 from gcdbench.runner.options import RunOptions
 
-GROUP = "gcdbench.launchers"
-# name -> location of the class, which is imported when it is used
-LAUNCHERS = {
-    "local": "gcdbench.runner.launchers.local:LocalLauncher",
-    "pool": "gcdbench.runner.launchers.pool:PoolLauncher",
-    "multiprocess": "gcdbench.runner.launchers.multiprocess:MultiProcessLauncher",
-    "ray": "gcdbench.runner.launchers.ray:RayLauncher",
-    "slurm": "gcdbench.runner.launchers.slurm:SlurmLauncher",
-}
+LAUNCHERS = Extensions(
+    "launcher",
+    {
+        "local": "gcdbench.runner.launchers.local:LocalLauncher",
+        "pool": "gcdbench.runner.launchers.pool:PoolLauncher",
+        "multiprocess": "gcdbench.runner.launchers.multiprocess:MultiProcessLauncher",
+        "ray": "gcdbench.runner.launchers.ray:RayLauncher",
+        "slurm": "gcdbench.runner.launchers.slurm:SlurmLauncher",
+    },
+)
 
 
 class Launcher(Protocol):
@@ -35,26 +35,13 @@ class Launcher(Protocol):
         """Run the cells that have no record, or hand them to a scheduler; return the outcome."""
 
 
-def launcher_names() -> list[str]:
-    """Return the names of all launchers, those of installed packages included."""
-    return sorted({*LAUNCHERS, *(point.name for point in _entry_points())})
-
-
 def get_launcher(name: str) -> Launcher:
     """Return the launcher of a name."""
-    if name in LAUNCHERS:
-        module, _, attribute = LAUNCHERS[name].partition(":")
-        return getattr(importlib.import_module(module), attribute)()
-    for point in _entry_points():
-        if point.name == name:
-            try:
-                return point.load()()
-            except ENDINGS as error:  # a third party's package may fail in any way
-                raise UserError(
-                    f"--launcher {name}: {point.value} cannot be loaded "
-                    f"({type(error).__name__}: {error})"
-                ) from error
-    raise unknown("launcher", name, launcher_names())
+    made = LAUNCHERS.load(name)
+    try:
+        return made()
+    except ENDINGS as error:  # a third party's class may fail in any way
+        raise UserError(f"--launcher {name}: {type(error).__name__}: {error}") from error
 
 
 def choose_launcher(options: RunOptions) -> str:
@@ -67,7 +54,3 @@ def choose_launcher(options: RunOptions) -> str:
     if options.processes > 1 or is_torchrun_worker():
         return "multiprocess"
     return "pool" if len(worker_slots(options.device, options.jobs)) > 1 else "local"
-
-
-def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
-    return tuple(importlib.metadata.entry_points(group=GROUP))

@@ -7,8 +7,6 @@ number, and one that fails is left out for the rest of its cell, which continues
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
 import importlib.util
 import logging
 import math
@@ -17,18 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from gcdbench.core.extensions import Extensions
 from gcdbench.core.registry import ENDINGS
-from gcdbench.errors import UserError, unknown
+from gcdbench.errors import UserError
 from gcdbench.experiment.records import flat
 from gcdbench.runner.trackers.json_lines import JsonLines
 
-GROUP = "gcdbench.trackers"
-# name -> location of the class, which is imported when it is used; the package has the same name
-TRACKERS = {
-    "tensorboard": "gcdbench.runner.trackers.tensorboard:TensorBoardTracker",
-    "wandb": "gcdbench.runner.trackers.wandb:WandbTracker",
-    "mlflow": "gcdbench.runner.trackers.mlflow:MlflowTracker",
-}
+TRACKERS = Extensions(  # the package that one needs has its name
+    "tracker",
+    {
+        "tensorboard": "gcdbench.runner.trackers.tensorboard:TensorBoardTracker",
+        "wandb": "gcdbench.runner.trackers.wandb:WandbTracker",
+        "mlflow": "gcdbench.runner.trackers.mlflow:MlflowTracker",
+    },
+)
 log = logging.getLogger(__name__)
 
 
@@ -53,41 +53,15 @@ class Tracker(Protocol):
         """End the cell, which has failed or was interrupted, or is done."""
 
 
-def tracker_names() -> list[str]:
-    """Return the names of all trackers, those of installed packages included."""
-    return sorted({*TRACKERS, *(point.name for point in _entry_points())})
-
-
 def check_trackers(names: Iterable[str]) -> None:
     """Raise a UserError if a tracker cannot be used, before the first cell."""
     for name in names:
-        if name in TRACKERS and importlib.util.find_spec(name) is None:
+        if name in TRACKERS.own and importlib.util.find_spec(name) is None:
             raise UserError(
                 f"--tracker {name}: the package is not installed; pip install 'gcdbench[{name}]'"
             )
-        if name not in TRACKERS:
-            tracker_class(name)
-
-
-def tracker_class(name: str) -> Callable[[TrackedCell], Tracker]:
-    """Return the class of a tracker."""
-    if name in TRACKERS:
-        module, _, attribute = TRACKERS[name].partition(":")
-        return getattr(importlib.import_module(module), attribute)
-    for point in _entry_points():
-        if point.name == name:
-            try:
-                return point.load()
-            except ENDINGS as error:  # a third party's package may fail in any way
-                raise UserError(
-                    f"--tracker {name}: {point.value} cannot be loaded "
-                    f"({type(error).__name__}: {error})"
-                ) from error
-    raise unknown("tracker", name, tracker_names())
-
-
-def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
-    return tuple(importlib.metadata.entry_points(group=GROUP))
+        if name not in TRACKERS.own:
+            TRACKERS.load(name)
 
 
 class Trackers:
@@ -121,7 +95,7 @@ class Trackers:
             self._send({"epoch": self._epoch, "final": row})
 
     def _start(self, name: str) -> None:
-        self._running[name] = tracker_class(name)(self._cell)
+        self._running[name] = TRACKERS.load(name)(self._cell)
 
     def _send(self, row: Mapping[str, Any]) -> None:
         """Send the finite numbers of a row to all trackers."""
