@@ -56,7 +56,7 @@ def _boards(arguments: argparse.Namespace) -> dict[str, Leaderboard]:
     seeds: dict[str, set[int]] = {}  # recorded ones, by dataset
     for record in records.readable(arguments.results):
         seeds.setdefault(base_name(record.dataset), set()).add(record.seed)
-    boards = {}
+    boards, given = {}, arguments.baselines
     for suite in arguments.suites or suites():
         wanted = set().union(*(seeds.get(name, ()) for name in Suite.load(suite).datasets))
         request = Request(suite, seeds=tuple(sorted(wanted)), data_root=arguments.data_root)
@@ -76,12 +76,15 @@ def _boards(arguments: argparse.Namespace) -> dict[str, Leaderboard]:
         say_left_out(found.left_out)
         if found.records:
             board = make_leaderboard(found, Path(suite).stem)
-            given = arguments.baselines
-            boards[board.suite] = board if given is None else with_baselines(board, given)
+            if given is not None:
+                board = with_baselines(board, given, required=bool(arguments.suites))
+            boards[board.suite] = board
         elif arguments.suites:
             raise UserError(f"suite {suite}: none of its cells has a record in {arguments.results}")
     if not boards:
         raise UserError(
             f"no suite has a record in {arguments.results}; make some with: gcdbench run"
         )
+    if given is not None and not any(board.baselines for board in boards.values()):
+        raise UserError(f"--baselines {given}: no row of {', '.join(boards)} and their datasets")
     return boards

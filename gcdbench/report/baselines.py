@@ -23,10 +23,15 @@ COLUMNS = ("suite", "dataset", "baseline", "seed", "set", "role", "all", "old", 
 UNKNOWN = Interval(math.nan, math.nan)
 
 
-def with_baselines(leaderboard: Leaderboard, path: Path) -> Leaderboard:
-    """Return a leaderboard with the baselines of its suite that a CSV file holds."""
+def with_baselines(leaderboard: Leaderboard, path: Path, *, required: bool = True) -> Leaderboard:
+    """Return a leaderboard with the baselines of its suite that a CSV file holds.
+
+    If it holds none, this is an error, or the leaderboard stays as it is if none is required.
+    """
     table = read_baselines(path, leaderboard.suite)
     table = table[table["dataset"].isin(leaderboard.collection.datasets)]
+    if table.empty and not required:
+        return leaderboard
     if table.empty:
         raise UserError(
             f"{path}: no row of the suite {leaderboard.suite} and its datasets; "

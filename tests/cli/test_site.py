@@ -59,3 +59,16 @@ def test_mistakes_get_a_sentence(words, said, tmp_path, monkeypatch, capsys):
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_a_suite_without_baselines_does_not_stop_the_others(some_records, tmp_path, capsys):
+    words = ["site", "--results", str(some_records), "--as-recorded", "--out", str(tmp_path / "s")]
+    baselines = RECORDS.parent / "baselines.csv"
+    assert main([*words, "--baselines", str(baselines)]) == 0  # drawshift-search has none
+    assert "raw pixels" in (tmp_path / "s" / "suites" / "drawshift.html").read_text()
+
+    other = tmp_path / "other.csv"
+    other.write_text(baselines.read_text().replace("\ndrawshift", "\nelsewhere"))
+    capsys.readouterr()
+    assert main([*words, "--baselines", str(other)]) == 2
+    assert "other.csv: no row of drawshift" in capsys.readouterr().err
