@@ -3,8 +3,10 @@
 Settings, split and weights are hashed as they are. The code that counts is the import closure of
 what trains and scores the cell, as far as its method, techniques and dataset reach it, without
 comments and docstrings. A module counts by what it says and by what it imports, not by its name: a
-renamed module leaves the hash as it is. How scores are computed from predictions is not part of the
-key (``gcdbench results rescore`` applies a new version to old records). Nothing here imports torch.
+renamed module leaves the hash as it is, and so does a change that was shown to leave all numbers as
+they are (``gcdbench.experiment.same_numbers``). How scores are computed from predictions is not
+part of the key (``gcdbench results rescore`` applies a new version to old records). Nothing here
+imports torch.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from gcdbench.core.method_spec import MethodSpec
 from gcdbench.core.paths import PACKAGE
 from gcdbench.core.settings import BACKBONES, BackboneConfig
 from gcdbench.errors import UserError
+from gcdbench.experiment.same_numbers import as_before
 
 # the modules that train and score every cell; methods, techniques and datasets are added by name
 ROOTS = ("training/assemble.py", "training/trainer.py", "training/evaluator.py")
@@ -157,6 +160,8 @@ def _module(path: Path) -> Module:
 
     text = _IMPORT.sub(replaced, without_comments(path.read_text(encoding="utf-8")))
     text = "\n".join(line.rstrip() for line in text.splitlines() if line.strip())
+    if path.is_relative_to(PACKAGE):
+        text = as_before(path.relative_to(PACKAGE).as_posix(), text)
     return Module(text, tuple(imports), hashlib.sha256(text.encode()).hexdigest())
 
 

@@ -187,7 +187,7 @@ class RotaryTransformer(Transformer):
         if self.vit.rope is None:
             return None
         rope, side = self.vit.rope, isqrt(x.shape[1] - self.num_prefix - extra)
-        if (side, side) != self.grid and getattr(rope, "bands", True) is None:
+        if (side, side) != self.grid and getattr(rope, "pos_embed", None) is not None:
             rope = copy.deepcopy(rope)  # it knows the positions of the model's own size only
             rope.update_feat_shape([side, side])
         return rope.get_embed(shape=[side, side])

@@ -16,7 +16,7 @@ import pytest
 from gcdbench.core.method_spec import MethodSpec
 from gcdbench.core.paths import PACKAGE, bundled
 from gcdbench.core.settings import BackboneConfig
-from gcdbench.experiment import key
+from gcdbench.experiment import key, same_numbers
 
 HASHES = """
 import sys
@@ -222,3 +222,23 @@ def test_a_backbone_counts_by_the_model_that_its_name_stands_for():
 def test_every_method_and_technique_has_a_code_hash():
     specs = [MethodSpec.parse(name) for name in ("hilo", "simgcd+mixup", "gcd")]
     assert len({key.code_hash(spec, "drawshift") for spec in specs}) == 3
+
+
+@pytest.mark.parametrize("change", same_numbers.CHANGES)
+def test_a_declared_change_is_in_its_module_once(change):
+    text = key.without_comments((PACKAGE / change.module).read_text())
+    assert text.count(change.now) == 1
+    assert change.before not in text
+    assert change.shown
+
+
+def test_a_change_that_is_declared_to_leave_numbers_as_they_are_touches_nothing(copy):
+    before = copy.hashes()
+    copy.change("gcdbench/ops/losses.py", r"per_row\.numel\(\)", "len(per_row)")
+    undeclared = copy.hashes()
+    assert undeclared["simgcd@drawshift"] != before["simgcd@drawshift"]
+    entry = """CHANGES: tuple[SameNumbers, ...] = (
+    SameNumbers("ops/losses.py", before="per_row.numel()", now="len(per_row)", shown="x"),"""
+    declared = r"CHANGES: tuple\[SameNumbers, \.\.\.\] = \("
+    copy.change("gcdbench/experiment/same_numbers.py", declared, entry)
+    assert copy.hashes() == before
