@@ -9,7 +9,8 @@ import shutil
 import sys
 from collections.abc import Container, Sequence
 
-LARGEST_SEED = 2**63 - 1
+from gcdbench.core.settings import LARGEST_SEED
+
 WIDTH = 120  # columns of what is not printed to a terminal
 NARROWEST = 60
 
@@ -32,7 +33,7 @@ def count(text: str, least: int = 0) -> int:
 
 def seed(text: str) -> int:
     """Return a whole number that a random generator takes."""
-    number = count(text, least=-LARGEST_SEED)
+    number = count(text)
     if number > LARGEST_SEED:
         raise argparse.ArgumentTypeError(f"expected at most {LARGEST_SEED}, got {text[:30]}")
     return number

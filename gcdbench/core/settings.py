@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from gcdbench.core.hub_weights import check_hub_name, is_hub_name
 
+LARGEST_SEED = 2**32 - 1  # of NumPy's RandomState, which k-means draws from
 # short names of backbones -> names in timm's model registry; any other timm ViT by its own name
 BACKBONES = {
     "embedded": "small hybrid ViT that ships with gcdbench (64 px drawings)",

@@ -15,7 +15,7 @@ from typing import Any
 from gcdbench.core import registry
 from gcdbench.core.config import build, merge, plain
 from gcdbench.core.method_spec import MethodSpec, check_views
-from gcdbench.core.settings import BackboneConfig, TaskConfig, TrainConfig
+from gcdbench.core.settings import LARGEST_SEED, BackboneConfig, TaskConfig, TrainConfig
 from gcdbench.core.suites import Suite
 from gcdbench.data.datasets import make_dataset
 from gcdbench.data.problem import Dataset, Problem, read_exclusions
@@ -147,6 +147,8 @@ def make_cells(request: Request) -> list[Cell]:
             raise unknown("dataset", base, suite.datasets, f"suite {suite.name}")
     _check_sections(request.assignments, specs.values())
     seeds = request.seeds or tuple(suite.data.get("seeds", (0,)))
+    if wrong := [seed for seed in seeds if not 0 <= seed <= LARGEST_SEED]:
+        raise UserError(f"seed {wrong[0]}: expected a whole number from 0 to {LARGEST_SEED}")
     cells = []
     for dataset in _with_class_splits(request, suite):
         row = [_cell(request, suite, dataset, spec) for spec in specs.values()]

@@ -65,6 +65,8 @@ LINES = [
     f"{RUN} --datasets ../../x",
     f"{RUN} --datasets {LONG}",
     f"{RUN} --seeds 1.5",
+    f"{RUN} --seeds -1",
+    f"{RUN} --seeds 4294967296",
     f"{RUN} --seeds 99999999999999999999999999",
     f"{RUN} --seeds -99999999999999999999999999",
     f"{RUN} --seeds {'9' * 5000}",

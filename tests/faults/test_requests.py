@@ -70,6 +70,7 @@ def edited(toy: Toy, tmp_path, before: str, after: str) -> Toy:
     ("before", "after", "reason"),
     [
         ("seeds:", "seeds: [1]\nseeds:", "line 2: key 'seeds' is given twice"),
+        ("seeds:\n- 0", "seeds:\n- -1", "seed -1: expected a whole number from 0 to 4294967295"),
         ("  lr: 0.01", "  lr: 1e-3x", "train.lr: expected a number, got '1e-3x'"),
         ("  epochs: 3", "  epochs: 2.5", "train.epochs: expected a whole number, got 2.5"),
         ("  epochs: 3", "  epochs: yes", "train.epochs: expected a whole number, got 'yes'"),
