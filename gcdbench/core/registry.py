@@ -107,6 +107,12 @@ def available(kind: str) -> dict[str, PluginInfo]:
     return {name: info for name, info in _scan(kind).items() if isinstance(info, PluginInfo)}
 
 
+def bundled_names(kind: str) -> list[str]:
+    """Return the names of the project's own plug-ins of a kind."""
+    _, folder, _, _ = KINDS[kind]
+    return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+
+
 def broken(kind: str) -> dict[str, str]:
     """Return the plug-ins of a kind that cannot be read, with the reason."""
     return {name: str(info) for name, info in _scan(kind).items() if isinstance(info, UserError)}

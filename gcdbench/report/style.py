@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from gcdbench.core import registry
 from gcdbench.report import paper_numbers, titles
 
 # on a white and on a dark page: in the order of the paper's rows, then for other methods
@@ -35,6 +36,7 @@ _DASHES: tuple[Literal["solid", "dashed", "dotted", "dashdot"], ...] = (
     "dotted",
     "dashdot",
 )
+_DARKER = 0.4
 _TINTS = (0.0, 0.45, -0.35, 0.65, -0.55)  # towards white (+) or black (-), for variants of a method
 
 
@@ -50,24 +52,29 @@ class Look:
 
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:
-    """Return the look of each method: by its row in the paper; variants are tints of their base."""
+    """Return the look of each method; variants are tints of their base.
+
+    The methods of the paper come first, then the project's others, so that their looks do not
+    depend on what else is drawn. After the last colour all begin again darker, with other markers.
+    """
     ordered = titles.in_order(methods)
-    known = paper_numbers.order()
+    known = [*paper_numbers.order()]
+    known += [name for name in registry.bundled_names("method") if name not in known]
     others = [base for base in dict.fromkeys(map(titles.base, ordered)) if base not in known]
     found, variants = {}, dict.fromkeys(map(titles.base, ordered), 0)
     for spec in ordered:
         base = titles.base(spec)
         number = known.index(base) if base in known else len(known) + others.index(base)
-        variant = variants[base]
+        variant, again = variants[base], number // len(_PALETTE)
         variants[base] += 1
-        light, dark = _PALETTE[number % len(_PALETTE)]
+        light, dark = (_tinted(one, -_DARKER * again) for one in _PALETTE[number % len(_PALETTE)])
         tint = _TINTS[variant % len(_TINTS)]
         found[spec] = Look(
             colour=_tinted(light, tint),
             dark=_tinted(dark, tint / 2),
-            marker=MARKERS[(number + 3 * variant) % len(MARKERS)],
-            hatch=_HATCHES[variant % len(_HATCHES)],
-            dashes=_DASHES[variant % len(_DASHES)],
+            marker=MARKERS[(number + 3 * variant + 5 * again) % len(MARKERS)],
+            hatch=_HATCHES[(variant + again) % len(_HATCHES)],
+            dashes=_DASHES[(variant + again) % len(_DASHES)],
         )
     return found
 

@@ -17,10 +17,10 @@ def method_title(spec: str) -> str:
     'HiLo − PatchMix'
     """
     method, *changes = re.split(r"(?=[+-])", spec)
-    title = paper_numbers.title(method) or _class_name("method", method)
+    title = paper_numbers.title(method) or _own_title("method", method)
     for change in changes:
         sign = "+" if change[0] == "+" else "−"
-        title += f" {sign} {_class_name('technique', change[1:])}"
+        title += f" {sign} {_own_title('technique', change[1:])}"
     return title
 
 
@@ -50,9 +50,14 @@ def base(spec: str) -> str:
     return re.split("[+-]", spec, maxsplit=1)[0]
 
 
-def _class_name(kind: str, name: str) -> str:
-    """Return the name of the plug-in's class, or the plain name if it is not installed."""
+def _own_title(kind: str, name: str) -> str:
+    """Return what a plug-in calls itself: before the colon of its docstring, or its class's name.
+
+    It is the plain name if the plug-in is not installed.
+    """
     try:
-        return registry.get(kind, name).class_name
+        info = registry.get(kind, name)
     except UserError:
         return name
+    title = info.summary.partition(":")[0]
+    return title if re.sub(r"\W", "", title).lower() == name else info.class_name

@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 from helpers.synthetic_records import make_record, set_scores
 
+from gcdbench.core import registry
 from gcdbench.experiment.record import CurvePoint
 from gcdbench.report.collect import Collection, Place, reported_sets, tidy
 from gcdbench.report.leaderboard import make_leaderboard
 from gcdbench.report.style import looks
+from gcdbench.report.titles import method_title
 
 
 def record(method, dataset, seed, source, shifted, **more):
@@ -159,6 +161,19 @@ def test_a_method_looks_the_same_whatever_it_is_drawn_with():
     alone, together = looks(["hilo"]), looks(["hilo", "gcd", "simgcd", "mine", "uno"])
     assert alone["hilo"] == together["hilo"]
     assert len({look.colour for look in together.values()}) == 5
+
+
+def test_all_methods_look_different_and_the_same_alone():
+    every = looks(registry.bundled_names("method"))
+    assert len(every) >= 18
+    assert len({(look.colour, look.marker) for look in every.values()}) == len(every)
+    assert len({(look.colour, look.hatch) for look in every.values()}) == len(every)
+    assert looks(["sptnet"])["sptnet"] == every["sptnet"]
+
+
+def test_a_method_is_called_what_its_file_calls_it():
+    found = [method_title(name) for name in ("mugcd", "rankstats", "hilo+mcc", "nowhere")]
+    assert found == ["muGCD", "RankStats+", "HiLo + MCC", "nowhere"]
 
 
 def test_variants_of_a_method_differ_in_tint_marker_and_hatch():
