@@ -17,7 +17,7 @@ from helpers.synthetic_records import make_record, set_scores
 from safetensors.torch import load_file
 from scipy import stats
 
-from gcdbench.experiment.record import Record
+from gcdbench.experiment.record import CurvePoint, Record
 
 SCRIPTS = ROOT / "benchmarks" / "embedded"
 
@@ -237,3 +237,20 @@ def test_differences_are_shown_with_a_t_test_over_seeds(script, capsys):
     assert (
         row == f"| a - b | line+solid | +1.0 ± 0.1 | {expected[0]} | -0.3 ± 2.7 | {expected[1]} |"
     )
+
+
+def test_the_critic_is_summarised_above_independence(script):
+    critic, low = script("critic"), -2 * np.log(2)
+
+    def watched(seed: int, above: list[float]) -> Record:
+        spreads = np.linspace(1, 0.2, len(above))
+        points = [
+            CurvePoint(epoch, 0.1, {}, diagnostics={"critic_estimate": a + low, "domain_spread": s})
+            for epoch, (a, s) in enumerate(zip(above, spreads, strict=True))
+        ]
+        config = {"hilo": {"domain_contrast": "self", "information_weight": 1.0}}
+        return make_record(method="hilo", seed=seed, settings={"config": config}, curve=points)
+
+    found = [watched(0, [0.1, 0.2, 0.4, 0.3]), watched(1, [0.3, 0.4, 0.2, -0.1])]
+    assert critic.variant(found[0]) == "self"
+    assert critic.row(found) == ["2", "+0.200", "+0.300", "+0.100", "-0.100", "0.20"]
