@@ -175,11 +175,11 @@ def add_plugin(path: Path) -> PluginInfo:
 
 
 def _scan(kind: str) -> dict[str, PluginInfo | UserError]:
-    _, folder, _, group = KINDS[kind]
+    *_, group = KINDS[kind]
     found: dict[str, PluginInfo | UserError] = {}
-    for path in sorted(folder.glob("*.py")):
-        if (info := _bundled(kind, path.stem)) is not None:
-            found[path.stem] = info
+    for name in bundled_names(kind):
+        if (info := _bundled(kind, name)) is not None:
+            found[name] = info
     for point in _entry_points(group):
         if point.name not in found:
             found[point.name] = _read_entry_point(kind, point)
