@@ -7,12 +7,11 @@ are read without importing them (``gcdbench.core.registry``).
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gcdbench.core.registry import ENDINGS
+from gcdbench.core.registry import ENDINGS, entry_points
 from gcdbench.errors import UserError, unknown
 
 
@@ -47,8 +46,3 @@ class Extensions:
                         f"({type(error).__name__}: {error})"
                     ) from error
         raise unknown(self.kind, name, self.names())
-
-
-def entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
-    """Return the entry points of a group."""
-    return tuple(importlib.metadata.entry_points(group=group))

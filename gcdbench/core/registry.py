@@ -180,7 +180,7 @@ def _scan(kind: str) -> dict[str, PluginInfo | UserError]:
     for name in bundled_names(kind):
         if (info := _bundled(kind, name)) is not None:
             found[name] = info
-    for point in _entry_points(group):
+    for point in entry_points(group):
         if point.name not in found:
             found[point.name] = _read_entry_point(kind, point)
     return found | _plugins[kind]
@@ -196,7 +196,7 @@ def _bundled(kind: str, name: str) -> PluginInfo | UserError | None:
 
 
 @functools.cache
-def _entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
+def entry_points(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:
     """Return the entry points of a group; cached, because a file of every package is opened."""
     return tuple(importlib.metadata.entry_points(group=group))
 
