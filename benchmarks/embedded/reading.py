@@ -1,10 +1,11 @@
-"""Summarise the records of the embedded suites: means, significance, agreement with the paper.
+"""Summarise the records of the embedded suites: means, significance, agreement with the papers.
 
     python benchmarks/embedded/reading.py results/drawshift/records results/drawshift/variants
 
-Accuracy is that of All. Pairs of methods are compared on each dataset by a t-test over the seeds
-that both have, corrected by Holm for all rows; it holds for other seeds, not for other datasets.
-Kendall's tau is 1 for the same order of methods as in the paper, 0 for no relation, -1 for the
+Accuracy is that of All. Two methods are compared by a t-test over the seeds that both have, on each
+dataset and on the mean of all datasets, with the 95% interval of the difference; p-values are
+corrected by Holm for all that a table shows. They hold for other seeds, not for other datasets.
+Kendall's tau is 1 for the same order of methods as in a paper, 0 for no relation, -1 for the
 opposite one. Its interval resamples the datasets and seeds here and the paper's datasets, each with
 replacement, so it shows how reliable both orders are. The second folder, which is optional, holds
 variants of the methods (other techniques, other settings); each is compared with the method that
@@ -14,8 +15,9 @@ it varies.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -30,12 +32,15 @@ from gcdbench.experiment import records
 from gcdbench.experiment.record import Record
 from gcdbench.report import paper_numbers, statistics
 from gcdbench.report.collect import tidy
+from gcdbench.report.titles import method_title
 
-METHODS = ("rankstats", "uno", "orca", "gcd", "simgcd", "uniot", "hilo")
 PAPER = {"ssb_c": "SSB-C", "domainnet": "DomainNet"}  # the latter without UniOT
-PAIRS = (("hilo", "simgcd"), ("hilo", "gcd"), ("gcd", "simgcd"))
+AGAINST = ("simgcd", "hilo")
+ROLES = ("source", "shifted")
+ALL = "all datasets"
+MARK = 0.05  # differences with a smaller p are marked
 RESAMPLES = 10_000
-Scores = dict[str, pd.DataFrame]  # dataset -> (seeds, methods)
+Scores = dict[str, pd.DataFrame]  # dataset -> (seeds, methods), NaN where nothing is recorded
 
 
 class Difference(NamedTuple):
@@ -47,9 +52,9 @@ class Difference(NamedTuple):
     shifted: np.ndarray
 
 
-def paper_accuracies(name: str, role: str) -> pd.DataFrame:
-    """Return the paper's All on source or shifted images: datasets by the methods it has."""
-    specs = {paper_numbers.title(method): method for method in METHODS}
+def paper_accuracies(name: str, role: str, methods: Sequence[str]) -> pd.DataFrame:
+    """Return HiLo's paper's All on source or shifted images: datasets by the methods it has."""
+    specs = {paper_numbers.title(method): method for method in methods}
     found: dict[str, dict[str, float]] = {}
     for triple in paper_numbers.triples(name):
         source = triple.domain in ("original", triple.dataset.split("+")[0])
@@ -57,6 +62,27 @@ def paper_accuracies(name: str, role: str) -> pd.DataFrame:
             row = found.setdefault(triple.dataset, {})
             row[specs[triple.method]] = triple.values["All"]
     return pd.DataFrame.from_dict(found, orient="index").dropna(axis=1)
+
+
+def authors_accuracies(methods: Sequence[str]) -> pd.DataFrame:
+    """Return one row: All as published by the authors, the mean of CUB, Cars and Aircraft.
+
+    These have no shift. SimGCD and HiLo are as in HiLo's paper, which prints the mean.
+    """
+    found = {
+        triple.method.lower(): triple.values["All"]
+        for triple in paper_numbers.triples("vanilla_gcd")
+        if triple.dataset == "ssb" and triple.method.lower() in methods
+    }
+    for method in methods:
+        rows = [
+            paper_numbers.find(dataset, method, "original", "source", "All")
+            for dataset in ("cub", "scars", "fgvc")
+        ]
+        values = [row.accuracy for row in rows if row is not None]
+        if len(values) == len(rows):
+            found[method] = float(np.mean(values))
+    return pd.DataFrame([found])
 
 
 def read(folder: Path) -> list[Record]:
@@ -67,14 +93,15 @@ def read(folder: Path) -> list[Record]:
 def by_dataset(chosen: Iterable[Record], role: str) -> Scores:
     """Return All (seeds, methods) of every recorded dataset."""
     table = statistics.scores(tidy(list(chosen)), role=role)
-    return {str(name): rows for name, rows in table.groupby(level="dataset", sort=False)}
+    return {
+        str(name): rows.droplevel("dataset")
+        for name, rows in table.groupby(level="dataset", sort=False)
+    }
 
 
-def measured(chosen: list[Record], role: str) -> Scores:
-    """Return All (seeds, methods) of every dataset, of the seeds that all methods have."""
-    found = by_dataset(chosen, role).items()
-    complete = ((name, rows.reindex(columns=METHODS).dropna()) for name, rows in found)
-    return {name: rows for name, rows in complete if len(rows)}
+def over_datasets(tables: Scores) -> pd.DataFrame:
+    """Return the mean of all datasets (seeds, methods); NaN where a dataset is missing."""
+    return sum(tables.values()) / len(tables)  # type: ignore[return-value]
 
 
 def variant_title(record: Record, own: Record) -> str:
@@ -96,7 +123,7 @@ def variant_differences(own: list[Record], variants: list[Record]) -> list[Diffe
         title = variant_title(record, samples[method])
         varied[title] = method
         named.append(replace(record, method=title))
-    tables = [by_dataset([*own, *named], role) for role in ("source", "shifted")]
+    tables = [by_dataset([*own, *named], role) for role in ROLES]
     found = []
     for (title, method), dataset in product(varied.items(), tables[0]):
         gains = [(t[dataset][title] - t[dataset][method]).dropna().to_numpy() for t in tables]
@@ -105,33 +132,44 @@ def variant_differences(own: list[Record], variants: list[Record]) -> list[Diffe
     return sorted(found, key=lambda one: one.title)
 
 
-def show(head: list[str], rows: list[list[str]]) -> None:
+def show(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table."""
     table = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     sys.stdout.write("".join(f"| {' | '.join(row)} |\n" for row in table) + "\n")
 
 
-def show_means(ours: dict[str, Scores]) -> None:
-    """Print All on source / shifted images, the mean over seeds."""
-    datasets = list(ours["source"])
-    seeds = [f"{name}, {len(ours['source'][name])} seeds" for name in datasets]
+def ordered(ours: dict[str, Scores]) -> list[str]:
+    """Return the methods, best first: by the mean of source and shifted images of all datasets."""
+    means = [table.mean() for role in ROLES for table in ours[role].values()]
+    return [str(name) for name in pd.DataFrame(means).mean().sort_values(ascending=False).index]
+
+
+def show_means(ours: dict[str, Scores], methods: Sequence[str]) -> None:
+    """Print All on source / shifted images, the mean over seeds, and how many there are."""
     rows = []
-    for method in METHODS:
-        pairs = ([ours[role][name][method].mean() for role in ours] for name in datasets)
-        rows.append([paper_numbers.title(method), *(f"{a:.1f} / {b:.1f}" for a, b in pairs)])
-    show(["source / shifted", *seeds], rows)
+    for method in methods:
+        cells = []
+        for name, table in ours["source"].items():
+            seeds = int(table[method].count())
+            pair = " / ".join(f"{ours[role][name][method].mean():.1f}" for role in ROLES)
+            cells.append(f"{pair} ({seeds})" if seeds else "–")
+        rows.append([method_title(method), *cells])
+    show(["source / shifted (seeds)", *ours["source"]], rows)
 
 
-def pair_differences(ours: dict[str, Scores]) -> list[Difference]:
-    """Return the differences between some methods on each dataset."""
-    return [
-        Difference(
-            f"{paper_numbers.title(first)} - {paper_numbers.title(second)}",
-            name,
-            *((ours[role][name][first] - ours[role][name][second]).to_numpy() for role in ours),
-        )
-        for (first, second), name in product(PAIRS, ours["source"])
-    ]
+def pair_differences(ours: dict[str, Scores], methods: Sequence[str]) -> list[Difference]:
+    """Return what each method has more than those of AGAINST, by dataset and over all of them."""
+    tables = {role: {**ours[role], ALL: over_datasets(ours[role])} for role in ROLES}
+    found = []
+    for second, name, first in product(AGAINST, tables["source"], methods):
+        if first == second or (first, second) == AGAINST or second not in methods:
+            continue
+        here = [tables[role][name] for role in ROLES]
+        gains = [(table[first] - table[second]).dropna().to_numpy() for table in here]
+        if len(gains[0]) > 1:
+            title = f"{method_title(first)} - {method_title(second)}"
+            found.append(Difference(title, name, *gains))
+    return found
 
 
 def chance(gains: np.ndarray) -> float:
@@ -139,19 +177,41 @@ def chance(gains: np.ndarray) -> float:
     return float(stats.ttest_1samp(gains, 0.0).pvalue) if gains.any() else 1.0
 
 
-def show_differences(found: list[Difference]) -> None:
-    """Print differences, and what seeds make of them."""
+def half_width(gains: np.ndarray) -> float:
+    """Return half of the 95% interval of the mean, by the t distribution."""
+    error = gains.std(ddof=1) / math.sqrt(len(gains))
+    return float(error * stats.t.ppf(1 - statistics.ALPHA / 2, len(gains) - 1))
+
+
+def tested(found: Sequence[Difference]) -> list[tuple[Difference, list[list[str]]]]:
+    """Return differences, and for source and shifted: mean with interval, and corrected p."""
     both = [gains for one in found for gains in (one.source, one.shifted)]
     chances = statistics.holm([chance(gains) for gains in both])
     cells = [
-        [f"{gains.mean():+.1f} ± {gains.std(ddof=1):.1f}", f"{p:.2g}"]
+        [f"{gains.mean():+.1f} ± {half_width(gains):.1f}", f"{p:.2g}"]
         for gains, p in zip(both, chances, strict=True)
     ]
-    rows = [
-        [one.title, one.dataset, *source, *shifted]
+    return [
+        (one, [source, shifted])
         for one, source, shifted in zip(found, cells[::2], cells[1::2], strict=True)
     ]
-    show(["difference, mean ± deviation", "dataset", "source", "p Holm", "shifted", "p Holm"], rows)
+
+
+def show_differences(found: Sequence[Difference]) -> None:
+    """Print differences, one row for each, and what seeds make of them."""
+    rows = [[one.title, one.dataset, *source, *shifted] for one, (source, shifted) in tested(found)]
+    show(["difference ± 95%", "dataset", "source", "p Holm", "shifted", "p Holm"], rows)
+
+
+def show_matrix(found: Sequence[Difference]) -> None:
+    """Print differences, one row for each pair, source / shifted; * if p is below MARK."""
+    cells: dict[str, dict[str, str]] = {}
+    for one, both in tested(found):
+        marked = (f"{mean.split(' ')[0]}{'*' * (float(p) < MARK)}" for mean, p in both)
+        cells.setdefault(one.title, {})[one.dataset] = " / ".join(marked)
+    datasets = list(dict.fromkeys(one.dataset for one in found))
+    rows = [[title, *(row.get(name, "–") for name in datasets)] for title, row in cells.items()]
+    show(["difference, source / shifted", *datasets], rows)
 
 
 def tau(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -177,6 +237,28 @@ def agreement(ours: list[np.ndarray], paper: np.ndarray) -> tuple[float, float, 
     return float(tau(here, paper.mean(0))), float(low), float(high)
 
 
+def show_agreement(ours: dict[str, Scores], methods: Sequence[str]) -> None:
+    """Print how well the order of methods agrees with the papers'."""
+    papers = {
+        f"{title}, {role}": (paper_accuracies(name, role, methods), role)
+        for (name, title), role in product(PAPER.items(), ROLES)
+    }
+    papers["authors, no shift"] = (authors_accuracies(methods), "source")
+    columns: dict[str, dict[str, str]] = {}
+    for title, (paper, role) in papers.items():
+        seeds = {name: x.reindex(columns=paper.columns).dropna() for name, x in ours[role].items()}
+        rows = {name: x.to_numpy() for name, x in seeds.items() if len(x)}
+        groups = {name: [x] for name, x in rows.items()} | {ALL: list(rows.values())}
+        if rows and paper.shape[1] > 2:  # two have next to no order
+            columns[f"{title} ({paper.shape[1]} methods)"] = {
+                name: "{:+.2f} ({:+.2f} to {:+.2f})".format(*agreement(x, paper.to_numpy()))
+                for name, x in groups.items()
+            }
+    names = [*ours["source"], ALL]
+    rows_ = [[name, *(column.get(name, "–") for column in columns.values())] for name in names]
+    show(["Kendall's tau", *columns], rows_)
+
+
 def main(argv: list[str]) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -184,23 +266,15 @@ def main(argv: list[str]) -> None:
     parser.add_argument("variants", type=Path, nargs="?", help="folder with records of variants")
     args = parser.parse_args(argv)
     own = read(args.records)
-    ours = {role: measured(own, role) for role in ("source", "shifted")}
-    if not ours["source"]:
-        sys.exit(f"{args.records}: no seed of any dataset has records of all of {METHODS}")
-    show_means(ours)
-    show_differences(pair_differences(ours))
-    columns: dict[str, dict[str, str]] = {}
-    for (name, title), (role, datasets) in product(PAPER.items(), ours.items()):
-        paper = paper_accuracies(name, role)
-        seeds = {dataset: x[paper.columns].to_numpy() for dataset, x in datasets.items()}
-        groups = {dataset: [x] for dataset, x in seeds.items()} | {"mean": list(seeds.values())}
-        columns[f"{title}, {role}"] = {
-            dataset: "{:+.2f} ({:+.2f} to {:+.2f})".format(*agreement(x, paper.to_numpy()))
-            for dataset, x in groups.items()
-        }
-    names = next(iter(columns.values()))
-    rows = [[name, *(column[name] for column in columns.values())] for name in names]
-    show(["Kendall's tau", *columns], rows)
+    if not own:
+        sys.exit(f"{args.records}: no records")
+    ours = {role: by_dataset(own, role) for role in ROLES}
+    methods = ordered(ours)
+    show_means(ours, methods)
+    found = pair_differences(ours, methods)
+    show_differences([one for one in found if one.dataset == ALL])
+    show_matrix([one for one in found if one.dataset != ALL])
+    show_agreement(ours, methods)
     if args.variants:
         show_differences(variant_differences(own, read(args.variants)))
 

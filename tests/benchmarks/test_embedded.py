@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import zipfile
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -234,9 +235,78 @@ def test_differences_are_shown_with_a_t_test_over_seeds(script, capsys):
     chances = [stats.ttest_rel(gains, np.zeros(5)).pvalue for gains in (clear, vague)]
     expected = [f"{4 * chances[0]:.2g}", "1"]  # Holm: the smallest of four, thrice the second
     assert 3 * chances[1] > 1
-    assert (
-        row == f"| a - b | line+solid | +1.0 ± 0.1 | {expected[0]} | -0.3 ± 2.7 | {expected[1]} |"
+    spans = [stats.ttest_1samp(gains, 0).confidence_interval() for gains in (clear, vague)]
+    one, other = (f"{(span.high - span.low) / 2:.1f}" for span in spans)
+    assert row == (
+        f"| a - b | line+solid | +1.0 ± {one} | {expected[0]} | -0.3 ± {other} | {expected[1]} |"
     )
+
+
+@pytest.fixture
+def four_methods():
+    """Return records in which UNO+ has no second dataset and HiLo is far above the others."""
+    rng = np.random.RandomState(0)
+    means = {"simgcd": 0.5, "hilo": 0.7, "gcd": 0.52, "uno": 0.3}
+    first = [
+        scored(method, seed, mean + 0.01 * rng.randn(), mean - 0.1 + 0.01 * rng.randn())
+        for method, mean in means.items()
+        for seed in range(4)
+    ]
+    return first + [
+        replace(one, dataset="line+color")
+        for one in first
+        if one.method != "uno" and (one.method, one.seed) != ("gcd", 3)
+    ]
+
+
+def test_methods_are_compared_with_simgcd_and_hilo_by_dataset_and_over_all(script, four_methods):
+    reading = script("reading")
+    ours = {role: reading.by_dataset(four_methods, role) for role in reading.ROLES}
+    assert reading.ordered(ours) == ["hilo", "gcd", "simgcd", "uno"]
+    found = reading.pair_differences(ours, reading.ordered(ours))
+    by_place = {(one.title, one.dataset): one for one in found}
+    titles = ["HiLo - SimGCD", "GCD - SimGCD", "UNO+ - SimGCD", "GCD - HiLo", "UNO+ - HiLo"]
+    assert [one.title for one in found if one.dataset == "line+solid"] == titles
+    assert ("UNO+ - HiLo", reading.ALL) not in by_place  # it has one dataset only
+    both = by_place["GCD - SimGCD", reading.ALL]
+    single = by_place["GCD - SimGCD", "line+solid"]
+    assert (len(single.source), len(both.source)) == (4, 3)
+    np.testing.assert_allclose(both.shifted, single.shifted[:3])  # equal on both datasets
+    own = {(r.method, r.seed): r for r in four_methods if r.dataset == "line+solid"}
+    expected = [
+        100 * (own["hilo", s].sets["line"].all - own["simgcd", s].sets["line"].all)
+        for s in range(4)
+    ]
+    np.testing.assert_allclose(by_place["HiLo - SimGCD", "line+solid"].source, expected)
+
+
+def test_clear_differences_are_marked(script, four_methods, capsys):
+    reading = script("reading")
+    ours = {role: reading.by_dataset(four_methods, role) for role in reading.ROLES}
+    found = reading.pair_differences(ours, reading.ordered(ours))
+    reading.show_matrix([one for one in found if one.dataset != reading.ALL])
+    rows = {line.split(" | ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert rows["| HiLo - SimGCD"].count("*") == 4
+    assert rows["| UNO+ - HiLo"].endswith(" | – |")
+    assert "*" not in rows["| GCD - SimGCD"]
+
+
+def test_authors_numbers_are_means_of_three_datasets(script):
+    table = script("reading").authors_accuracies(["simgcd", "hilo", "legogcd", "pim", "uno"])
+    assert list(table.columns) == ["simgcd", "hilo", "legogcd"]  # PIM has none on Aircraft
+    np.testing.assert_allclose(table.iloc[0], [56.1, 59.2, (63.8 + 57.3 + 55.0) / 3])
+
+
+def test_the_reading_of_records_is_printed(script, four_methods, monkeypatch, capsys):
+    reading = script("reading")
+    monkeypatch.setattr(reading, "read", lambda folder: four_methods)
+    reading.main(["somewhere"])
+    said = capsys.readouterr().out
+    assert "SSB-C, source (4 methods)" in said
+    assert "authors" not in said  # of two methods
+    monkeypatch.setattr(reading, "read", lambda folder: [])
+    with pytest.raises(SystemExit, match="somewhere: no records"):
+        reading.main(["somewhere"])
 
 
 def test_the_critic_is_summarised_above_independence(script):
