@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
 
 from gcdbench.cli.arguments import say, seconds
+from gcdbench.core.json_text import json_text
 from gcdbench.errors import UserError
 from gcdbench.experiment import records
 from gcdbench.experiment.index import Done, Index
@@ -57,7 +57,7 @@ def plan(arguments: argparse.Namespace, request: Request) -> int:
     for reason, datasets in _by_reason(absent).items():
         log.warning("data not there: %s", f"{', '.join(datasets)}: {reason}")
     if arguments.json:
-        say(json.dumps([row.as_dict() for row in rows], indent=1))
+        say(json_text([row.as_dict() for row in rows]))
     else:
         render = cost_tables.every_cell if arguments.cells else cost_tables.summary
         say(render(rows, model))
@@ -104,7 +104,7 @@ def status(arguments: argparse.Namespace, request: Request) -> int:
     while True:
         rows = status_.states(cells, arguments.results)
         if arguments.json:
-            say(json.dumps([row.as_dict() for row in rows], indent=1))
+            say(json_text([row.as_dict() for row in rows]))
         else:
             if arguments.watch and sys.stdout.isatty():
                 sys.stdout.write("\x1b[H\x1b[2J")  # clear the screen

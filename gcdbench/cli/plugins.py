@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import keyword
 import re
 import sys
@@ -13,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gcdbench.cli.arguments import say
 from gcdbench.core import registry
+from gcdbench.core.json_text import json_text
 from gcdbench.core.paths import bundled
 from gcdbench.errors import UserError
 
@@ -30,7 +31,7 @@ def list_(arguments: argparse.Namespace) -> int:
     """List methods, techniques, datasets, suites or backbones."""
     rows, problems = LISTS[arguments.what]()
     if arguments.json:
-        print(json.dumps(rows, indent=1))
+        say(json_text(rows))
     else:
         width = max((len(row["name"]) for row in rows), default=0)
         for row in rows:

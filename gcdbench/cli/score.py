@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gcdbench.cli.arguments import positive, seed
+from gcdbench.cli.arguments import positive, say, seed
+from gcdbench.core.json_text import json_text
 from gcdbench.experiment.verdict import CLOSE
 
 log = logging.getLogger("gcdbench")
@@ -60,7 +60,7 @@ def _evaluate_weights(arguments: argparse.Namespace) -> int:
 def _print_scores(scores: Mapping[str, Mapping[str, Any]], *, as_json: bool) -> None:
     """Print the scores of each domain."""
     if as_json:
-        print(json.dumps(scores, indent=1))
+        say(json_text(scores))
         return
     print(f"{'domain':<16} {'All':>6} {'Old':>6} {'New':>6} {'NMI':>6} {'ARI':>6} {'images':>8}")
     for name, one in scores.items():

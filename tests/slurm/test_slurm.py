@@ -162,3 +162,24 @@ def test_a_job_of_two_processes_is_requeued_and_has_the_numbers_of_one(cluster, 
     assert differing.get("silhouette", 0.0) < 1e-6
     step = events(results, cells[0], "start")[1]["step"]
     sys.stderr.write(f"job {job}, 2 processes: resumed after step {step} of {STEPS}\n")
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_when_its_jobs_are_done_and_chooses_as_it_does_here(cluster, tmp_path):
+    config, rows = tmp_path / "slurm.yaml", []
+    config.write_text(f"{CONFIG}at_a_time: 2\n")
+    command = [sys.executable, "-m", "gcdbench", "tune", "--suite", "drawshift", "--quick"]
+    command += ["--datasets", "line+solid", "--methods", "simgcd", "rankstats", "--device", "cpu"]
+    command += ["--budget", "3", "--seeds", "0", "1", "--tune-seeds", "2"]
+    there = ["--launcher", "slurm", "--slurm", str(config)]
+    for name, more, calls in (("here", [], 1), ("there", there, 3)):
+        for call in range(calls):  # draws, winners, table
+            words = [*command, *more, "--results", str(tmp_path / name)]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            assert ("run the same command again" in done.stderr) == (call < calls - 1)
+            wait_for("the jobs", lambda: not slurm.queue())
+        found = json.loads((tmp_path / name / "tune" / "drawshift-quick.json").read_text())
+        rows.append([{**row, "cpu_seconds": None} for row in found])
+    assert rows[0] == rows[1]
+    assert [row["method"] for row in rows[1]] == ["simgcd", "rankstats"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from gcdbench.cli.data._common import say
 from gcdbench.core import registry
+from gcdbench.core.json_text import json_text
 from gcdbench.core.suites import Suite, suites
 from gcdbench.data.datasets import make_dataset
 from gcdbench.errors import UserError
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         for name in plugins
     ]
     if arguments.json:
-        say(json.dumps(rows, indent=1))
+        say(json_text(rows))
         return 0
     for number, row in enumerate(rows):
         if number:

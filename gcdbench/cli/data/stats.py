@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import numpy as np
 
 from gcdbench.cli.data._common import say, suite_datasets, suite_problem
 from gcdbench.cli.data.verify import Remarking
+from gcdbench.core.json_text import json_text
 from gcdbench.data.images import FileImages
 from gcdbench.data.lists import missing_files
 from gcdbench.data.problem import Dataset, Problem
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
             count(suite_problem(arguments.suite, name, arguments.data_root)[0]) for name in datasets
         ]
     if arguments.json:
-        say(json.dumps(rows, indent=1))
+        say(json_text(rows))
         return 0
     cells = [[title for _, title in COLUMNS]]
     cells += [[_number(row[key]) for key, _ in COLUMNS] for row in rows]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from tqdm import tqdm
 from gcdbench.cli.arguments import counted
 from gcdbench.cli.data._common import in_parallel, say, suite_datasets
 from gcdbench.cli.data.near_duplicates import report_duplicates
+from gcdbench.core.json_text import json_text
 from gcdbench.data.datasets import make_dataset
 from gcdbench.data.folders import passed_over
 from gcdbench.data.images import FileImages, Images, Unreadable
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         for name, dataset in datasets.items()
     ]
     if arguments.json:
-        say(json.dumps([{**asdict(r), "valid": r.valid} for r in reports], indent=1))
+        say(json_text([{**asdict(r), "valid": r.valid} for r in reports]))
     else:
         for report in reports:
             _print(report, decoded=not arguments.no_decode)

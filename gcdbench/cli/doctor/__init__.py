@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gcdbench.cli.arguments import aligned, amount, say
+from gcdbench.core.json_text import json_text
 from gcdbench.errors import UserError
 from gcdbench.experiment.plan import Cell, Request, make_cells
 
@@ -60,7 +60,7 @@ def doctor(arguments: argparse.Namespace) -> int:
             for advice in advise(facts, times):
                 say(advice)
     if arguments.json:
-        say(json.dumps(facts, indent=1))
+        say(json_text(facts))
     return 0
 
 

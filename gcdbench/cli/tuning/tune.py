@@ -13,6 +13,7 @@ from gcdbench.cli import run
 from gcdbench.cli.arguments import positive, say, seed, terminal_width
 from gcdbench.cli.report import judge, printed_anyway, say_left_out, writing
 from gcdbench.core.files import write_atomically
+from gcdbench.core.json_text import json_text
 from gcdbench.core.suites import Suite
 from gcdbench.data.tuning.names import FOLDS
 from gcdbench.errors import UserError
@@ -197,7 +198,7 @@ def _publish(
     files = {
         ".md": tuned_markdown(rows),
         ".csv": tuned_csv(rows),
-        ".json": json.dumps([row.as_dict() for row in rows], indent=1),
+        ".json": json_text([row.as_dict() for row in rows]) + "\n",
         "-draws.csv": draws_csv(every),
     }
     with writing(arguments) if arguments.out else printed_anyway(folder):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
-from collections.abc import Mapping
 from typing import Any
 
+from gcdbench.core.json_text import json_text
 from gcdbench.report.columns import NUMBERS, Column, Row, shown_in, standing_columns
 from gcdbench.report.leaderboard import Leaderboard
 
@@ -58,19 +57,8 @@ def as_json(leaderboard: Leaderboard) -> str:
     if leaderboard.baselines:
         data["baselines"] = [_fields(standings, one) for one in leaderboard.baselines]
         data["baseline_numbers"] = [_fields(numbers, one) for one in leaderboard.baseline_numbers]
-    return json.dumps(_plain(data), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_text(data, decimals=6) + "\n"
 
 
 def _fields(columns: list[Column[Row]], row: Row) -> dict[str, Any]:
     return {column.name: column.value(row) for column in columns}
-
-
-def _plain(value: Any) -> Any:
-    """Return a value that JSON can hold: null instead of NaN, six decimals at most."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float):
-        return None if math.isnan(value) else round(value, 6)
-    return value
