@@ -16,6 +16,7 @@ from gcdbench.cli.tuning import study
 from gcdbench.data.tuning.folds import hide_classes
 from gcdbench.experiment import heartbeat, plan, records
 from gcdbench.experiment.plan import Request
+from gcdbench.experiment.tuning.samplers import flat_settings
 from gcdbench.experiment.tuning.search import Search
 
 TUNE = [
@@ -141,7 +142,14 @@ def test_the_study_counts_complete_pairs_only(tmp_path, capsys):
     assert main([*STUDY, *words, "--results", str(tmp_path)]) == 0
     assert "2 of 2 method-dataset pairs complete" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "reproduce").iterdir()}
-    assert names == {f"selection-embedded-quick.{end}" for end in ("md", "csv", "png", "pdf")}
+    ends = (".md", ".csv", ".png", ".pdf", "-draws.csv")
+    assert names == {f"selection-embedded-quick{end}" for end in ends}
+    with (tmp_path / "reproduce" / "selection-embedded-quick-draws.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["method"] for row in rows] == ["simgcd"] * 3 + ["gcd"] * 2
+    assert [float(row["target"]) for row in rows[3:]] == pytest.approx(found[1].target, abs=1e-3)
+    assert json.loads(rows[0]["settings"]) == {}
+    assert json.loads(rows[1]["settings"]) == flat_settings(first.draws(tmp_path)[1].settings)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from gcdbench.experiment import heartbeat, records
 from gcdbench.experiment.plan import Cell, Request
 from gcdbench.experiment.record import Record
 from gcdbench.experiment.tuning.criteria import CRITERIA, oracle
+from gcdbench.experiment.tuning.samplers import flat_settings
 from gcdbench.experiment.tuning.search import Draw, Search
 
 if TYPE_CHECKING:
@@ -97,8 +98,10 @@ def trials(searches: Sequence[Search], results: Path) -> list[Trial]:
 
     found = []
     for search in searches:
-        rows = [_row(search, draw, results) for draw in search.draws(results)]
+        draws = search.draws(results)
+        rows = [_row(search, draw, results) for draw in draws]
         known = [row for row in rows if isinstance(row, tuple)]
+        usable = [draw for draw, row in zip(draws, rows, strict=True) if isinstance(row, tuple)]
         if None in rows or not known or not isinstance(rows[0], tuple):
             continue
         found.append(
@@ -107,6 +110,7 @@ def trials(searches: Sequence[Search], results: Path) -> list[Trial]:
                 search.method,
                 values={name: [row[0][name] for row in known] for name in CRITERIA},
                 target=[row[1] for row in known],
+                settings=[flat_settings(draw.settings) for draw in usable],
                 seconds=sum(row[2] for row in known),
                 failed=len(rows) - len(known),
             )
@@ -129,7 +133,7 @@ def _row(search: Search, draw: Draw, results: Path) -> Row | Literal["failed"] |
 
 
 def _publish(arguments: argparse.Namespace, searches: Sequence[Search]) -> None:
-    from gcdbench.report.formats.selection import markdown, to_csv
+    from gcdbench.report.formats.selection import draws_to_csv, markdown, to_csv
     from gcdbench.report.plots.canvas import write
     from gcdbench.report.plots.selection import selection as plot
     from gcdbench.report.tuning import selection
@@ -142,7 +146,8 @@ def _publish(arguments: argparse.Namespace, searches: Sequence[Search]) -> None:
         return
     stem = arguments.results / "reproduce" / (f"{NAME}-embedded" + "-quick" * arguments.quick)
     with printed_anyway(stem.parent):
-        for suffix, content in ((".md", text), (".csv", to_csv(lines))):
+        files = {".md": text, ".csv": to_csv(lines), "-draws.csv": draws_to_csv(found)}
+        for suffix, content in files.items():
             write_atomically(stem.with_name(stem.name + suffix), content.encode())
         write(plot(lines), stem)
-        log.info("written: %s.md, .csv, .png, .pdf", stem)
+        log.info("written: %s.md, .csv, .png, .pdf and -draws.csv", stem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 
@@ -106,6 +107,23 @@ def to_csv(found: Sequence[Line]) -> str:
                 "gain": line.gain,
             }
             for line in found
+        ]
+    )
+
+
+def draws_to_csv(trials: Sequence[Trial]) -> str:
+    """Return one line per draw, from which everything else here follows."""
+    return draws_csv(
+        [
+            {
+                "dataset": trial.dataset,
+                "method": trial.method,
+                "settings": json.dumps(trial.settings[row]),
+                **{name: values[row] for name, values in trial.values.items()},
+                "target": target,
+            }
+            for trial in trials
+            for row, target in enumerate(trial.target)
         ]
     )
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.stats import kendalltau, rankdata
@@ -27,6 +28,7 @@ class Trial:
     method: str
     values: dict[str, list[float]]
     target: list[float]
+    settings: Sequence[Mapping[str, Any]] = ()  # what each draw sets, by flat name
     seconds: float = 0.0
     failed: int = 0  # draws that are left out
 
