@@ -124,7 +124,8 @@ def draws_to_csv(trials: Sequence[Trial]) -> str:
             }
             for trial in trials
             for row, target in enumerate(trial.target)
-        ]
+        ],
+        digits=12,
     )
 
 

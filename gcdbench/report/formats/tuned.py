@@ -73,17 +73,17 @@ def tuned_csv(rows: Sequence[Tuned]) -> str:
     return draws_csv(flat)
 
 
-def draws_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def draws_csv(rows: Sequence[Mapping[str, Any]], *, digits: int = 6) -> str:
     """Return rows of equal keys as CSV."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(rows[0] if rows else [])
     for row in rows:
-        writer.writerow([_field(value) for value in row.values()])
+        writer.writerow([_field(value, digits) for value in row.values()])
     return buffer.getvalue()
 
 
-def _field(value: Any) -> str:
+def _field(value: Any, digits: int) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else no_formula(str(value))
+    return f"{value:.{digits}g}" if isinstance(value, float) else no_formula(str(value))
