@@ -101,7 +101,7 @@ def by_dataset(chosen: Iterable[Record], role: str) -> Scores:
 
 def over_datasets(tables: Scores) -> pd.DataFrame:
     """Return the mean of all datasets (seeds, methods); NaN where a dataset is missing."""
-    return sum(tables.values()) / len(tables)  # type: ignore[return-value]
+    return sum(tables.values()) / len(tables)
 
 
 def variant_title(record: Record, own: Record) -> str:
@@ -183,31 +183,30 @@ def half_width(gains: np.ndarray) -> float:
     return float(error * stats.t.ppf(1 - statistics.ALPHA / 2, len(gains) - 1))
 
 
-def tested(found: Sequence[Difference]) -> list[tuple[Difference, list[list[str]]]]:
-    """Return differences, and for source and shifted: mean with interval, and corrected p."""
-    both = [gains for one in found for gains in (one.source, one.shifted)]
-    chances = statistics.holm([chance(gains) for gains in both])
-    cells = [
-        [f"{gains.mean():+.1f} ± {half_width(gains):.1f}", f"{p:.2g}"]
-        for gains, p in zip(both, chances, strict=True)
-    ]
-    return [
-        (one, [source, shifted])
-        for one, source, shifted in zip(found, cells[::2], cells[1::2], strict=True)
-    ]
+def corrected(found: Sequence[Difference]) -> list[tuple[float, float]]:
+    """Return p of each difference on source and shifted images, corrected for all of them."""
+    chances = [chance(gains) for one in found for gains in (one.source, one.shifted)]
+    ps = statistics.holm(chances)
+    return list(zip(ps[::2], ps[1::2], strict=True))
 
 
 def show_differences(found: Sequence[Difference]) -> None:
     """Print differences, one row for each, and what seeds make of them."""
-    rows = [[one.title, one.dataset, *source, *shifted] for one, (source, shifted) in tested(found)]
+    rows = []
+    for one, ps in zip(found, corrected(found), strict=True):
+        row = [one.title, one.dataset]
+        for gains, p in zip((one.source, one.shifted), ps, strict=True):
+            row += [f"{gains.mean():+.1f} ± {half_width(gains):.1f}", f"{p:.2g}"]
+        rows.append(row)
     show(["difference ± 95%", "dataset", "source", "p Holm", "shifted", "p Holm"], rows)
 
 
 def show_matrix(found: Sequence[Difference]) -> None:
     """Print differences, one row for each pair, source / shifted; * if p is below MARK."""
     cells: dict[str, dict[str, str]] = {}
-    for one, both in tested(found):
-        marked = (f"{mean.split(' ')[0]}{'*' * (float(p) < MARK)}" for mean, p in both)
+    for one, ps in zip(found, corrected(found), strict=True):
+        both = zip((one.source, one.shifted), ps, strict=True)
+        marked = (f"{gains.mean():+.1f}{'*' * (p < MARK)}" for gains, p in both)
         cells.setdefault(one.title, {})[one.dataset] = " / ".join(marked)
     datasets = list(dict.fromkeys(one.dataset for one in found))
     rows = [[title, *(row.get(name, "–") for name in datasets)] for title, row in cells.items()]
