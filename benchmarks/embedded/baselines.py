@@ -23,7 +23,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -99,10 +99,11 @@ def probed(
     return named.numpy(), ~fitted
 
 
-def baselines(cell: Cell) -> Iterator[dict[str, object]]:
+def baselines(
+    cell: Cell, rows: np.ndarray, pixels: torch.Tensor, features: torch.Tensor
+) -> Iterator[dict[str, object]]:
     """Yield one row per baseline and evaluation set."""
     problem = cell.problem()
-    rows, pixels, features = frozen_features(cell)
     everything = np.ones(len(rows), dtype=bool)
     ways = {
         "raw pixels": (pixels, True),
@@ -151,6 +152,17 @@ def scored(
         yield {**place, "role": evaluated.role, **figures}
 
 
+def rows_of(cells: Sequence[Cell], results: Path | None) -> Iterator[dict[str, object]]:
+    """Yield the rows of the cells of one dataset; frozen features are the same for all seeds."""
+    if results is not None:
+        for cell in cells:
+            yield from after_training(cell, results)
+        return
+    frozen = frozen_features(cells[0])
+    for cell in cells:
+        yield from baselines(cell, *frozen)
+
+
 def main(argv: list[str]) -> None:
     """Score the baselines of all datasets and write them as CSV."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -174,8 +186,11 @@ def main(argv: list[str]) -> None:
                 datasets=tuple(args.datasets or ()),
                 seeds=tuple(args.seeds),
             )
+            by_dataset: dict[str, list[Cell]] = {}
             for cell in make_cells(request):
-                for row in after_training(cell, args.trained) if args.trained else baselines(cell):
+                by_dataset.setdefault(cell.dataset, []).append(cell)
+            for cells in by_dataset.values():
+                for row in rows_of(cells, args.trained):
                     writer.writerow({"suite": suite, **row})
                 file.flush()
 

@@ -1,17 +1,17 @@
 """Summarise what HiLo's critic sees in training, from the diagnostics in records.
 
-    python benchmarks/embedded/critic.py results/drawshift/information
+    python benchmarks/embedded/critic.py results/drawshift/records results/drawshift/variants
 
-Estimates of the mutual information are given above independence, -2 ln 2: "middle" is the mean of
-the middle half of the epochs, "lowest" that of any epoch and seed. The spread of the domain
-projection is the share of its energy that varies between images; 0 is a constant.
+The cells are those of the table hilo_information, made by the present code. Estimates of the mutual
+information are given above independence, -2 ln 2: "middle" is the mean of the middle half of the
+epochs, "lowest" that of any epoch and seed. The spread of the domain projection is the share of its
+energy that varies between images; 0 is a constant.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,15 +19,10 @@ import numpy as np
 
 from gcdbench.experiment import records
 from gcdbench.experiment.record import Record
+from gcdbench.paper_tables.tables import Choice, load, make_plan
 
 INDEPENDENCE = -2 * math.log(2)
-COLUMNS = ("dataset", "domain contrast", "seeds", "first", "middle", "last", "lowest", "spread")
-
-
-def variant(record: Record) -> str:
-    """Return the domain contrast of a cell, or that it has no mutual information."""
-    config = record.settings["config"]["hilo"]
-    return config["domain_contrast"] if config["information_weight"] else "no information"
+COLUMNS = ("dataset", "cells", "seeds", "first", "middle", "last", "lowest", "spread")
 
 
 def curves(found: Sequence[Record], name: str) -> np.ndarray:
@@ -45,16 +40,15 @@ def row(found: Sequence[Record]) -> list[str]:
     return [str(len(found)), *(f"{number:+.3f}" for number in numbers), f"{spread:.2f}"]
 
 
-def main(folder: Path) -> None:
+def main(folders: Sequence[Path]) -> None:
     """Print a table in Markdown."""
-    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    for record in records.readable(folder):
-        if record.method == "hilo":
-            groups[record.dataset, variant(record)].append(record)
     print(f"| {' | '.join(COLUMNS)} |\n| --- | --- |{' ---: |' * (len(COLUMNS) - 2)}")
-    for (dataset, name), found in sorted(groups.items()):
-        print(f"| {dataset} | {name} | {' | '.join(row(found))} |")
+    for entry in make_plan(load("hilo_information"), Choice()).entries:
+        cells = [cell for by_seed in entry.cells.values() for cell in by_seed]
+        read = [records.read_done(folder, cell) for cell in cells for folder in folders]
+        if found := [record for record in read if isinstance(record, Record)]:
+            print(f"| {entry.panel.title} | {entry.row.name} | {' | '.join(row(found))} |")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main([Path(name) for name in sys.argv[1:]])

@@ -1,0 +1,143 @@
+"""Make what is in results/drawshift and results/site: the grid, its tables, plots and pages.
+
+    python benchmarks/embedded/leaderboards.py train RUNS      # hours of CPU; can be resumed
+    python benchmarks/embedded/leaderboards.py keep RUNS       # copies its records to results/
+    python benchmarks/embedded/leaderboards.py write           # tables, plots and pages from these
+
+``results/drawshift/records`` holds the cells with default settings, which the leaderboards show,
+``results/drawshift/variants`` those that only the other tables show. To add seeds or a method,
+change the constants here, and merge both folders into RUNS first, so that nothing is trained twice:
+``gcdbench results merge results/drawshift/records results/drawshift/variants --into RUNS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gcdbench.cli.main import main as gcdbench
+from gcdbench.experiment import records
+from gcdbench.experiment.plan import Cell, Request, make_cells
+from gcdbench.paper_tables.tables import Choice, distinct, load, make_plans
+
+RESULTS = Path(__file__).parents[2] / "results"
+METHODS = (
+    *("rankstats", "uno", "orca", "gcd", "simgcd", "uniot", "hilo", "ncdd", "pim", "mugcd"),
+    *("legogcd", "cms", "selex", "protogcd", "debgcd", "hypcd", "rlcd"),
+)
+SEEDS = {"drawshift": (0, 1, 2, 3, 4), "drawshift-all": (0, 1, 2), "drawshift-c": (0, 1, 2)}
+# ten minutes a cell: its prompts need the gradient through the whole backbone
+SLOW = Request("drawshift", ("sptnet",), datasets=("line+solid",), seeds=(0,))
+TABLES = ("hilo_parts", "hilo_information", "readings", "tuned", "class_splits")
+PLOTS = {
+    "drawshift": ("bars", "drop", "errors", "curves", "critical"),
+    "drawshift-all": ("bars", "drop"),
+    "drawshift-c": ("bars", "corruptions"),
+}
+
+
+def requests() -> list[Request]:
+    """Return what the leaderboards show."""
+    return [*(Request(suite, METHODS, seeds=seeds) for suite, seeds in SEEDS.items()), SLOW]
+
+
+def words(request: Request) -> list[str]:
+    """Return the flags of a request."""
+    datasets = ["--datasets", *request.datasets] if request.datasets else []
+    seeds = ["--seeds", *map(str, request.seeds)]
+    return ["--suite", request.suite, "--methods", *request.methods, *datasets, *seeds]
+
+
+def run(*command: object) -> None:
+    """Run a command of gcdbench; end if it fails."""
+    line = [str(word) for word in command]
+    sys.stderr.write(f"+ gcdbench {' '.join(line)}\n")
+    if code := gcdbench(line):
+        sys.exit(code)
+
+
+def train(runs: Path, *, jobs: int) -> None:
+    """Train all cells that have no record."""
+    how = ["--results", runs, "--jobs", jobs, "--cache-gb", 20]
+    for request in requests():
+        run("run", *words(request), *how)
+    run("reproduce", *TABLES, *how)
+
+
+def cells() -> dict[str, list[Cell]]:
+    """Return the cells of the leaderboards, and those that are in the other tables alone."""
+    shown = distinct(cell for request in requests() for cell in make_cells(request))
+    plans = make_plans([load(name) for name in TABLES], Choice())
+    varied = distinct(cell for plan in plans for cell in plan.cells.values())
+    others = [cell for name, cell in varied.items() if name not in shown]
+    return {"records": list(shown.values()), "variants": others}
+
+
+def keep(runs: Path, into: Path) -> Iterator[str]:
+    """Copy records with their predictions; yield the cells that have none."""
+    for name, wanted in cells().items():
+        for cell in wanted:
+            target = records.cell_folder(into / name, cell)
+            if records.is_done(into / name, cell):
+                continue
+            if not records.is_done(runs, cell):
+                yield f"{cell.label}: no record in {runs}"
+                continue
+            target.mkdir(parents=True, exist_ok=True)
+            for file in (records.PREDICTIONS, records.RECORD):
+                shutil.copy(records.cell_folder(runs, cell) / file, target / file)
+
+
+def write_leaderboards(into: Path, *, plots: bool = True) -> None:
+    """Write Markdown and plots of each suite, and the site, from whatever code the records are."""
+    common = ["--results", RESULTS / "drawshift" / "records", "--as-recorded"]
+    baselines = ["--baselines", RESULTS / "drawshift" / "baselines.csv"]
+    run("site", *common, *baselines, "--suites", *SEEDS, "--out", into / "site")
+    with tempfile.TemporaryDirectory() as folder:
+        for suite, seeds in SEEDS.items():
+            methods = (*METHODS, *SLOW.methods) if suite == SLOW.suite else METHODS
+            asked = words(Request(suite, methods, seeds=seeds))
+            run("leaderboard", *asked, *common, *baselines, "--format", "md", "--out", folder)
+            shutil.copy(Path(folder) / f"{suite}.md", into / "drawshift")
+            if plots:
+                run("plot", *PLOTS[suite], *asked, *common, "--out", folder)
+                for name in PLOTS[suite]:
+                    shutil.copy(Path(folder) / f"{suite}-{name}.png", into / "drawshift")
+
+
+def write_tables(into: Path) -> None:
+    """Write the other tables, from records of the present code."""
+    with tempfile.TemporaryDirectory() as folder:
+        both = [RESULTS / "drawshift" / name for name in ("records", "variants")]
+        run("results", "merge", *both, "--into", folder)
+        run("reproduce", *TABLES, "--show", "--results", folder)
+        for name in TABLES:
+            shutil.copy(Path(folder) / "reproduce" / f"{name}.md", into / "drawshift")
+
+
+def main(argv: list[str]) -> None:
+    """Train, keep or write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    training = verbs.add_parser("train", help="train the cells that RUNS has no record of")
+    training.add_argument("runs", type=Path, metavar="RUNS")
+    training.add_argument("--jobs", type=int, default=2)
+    keeping = verbs.add_parser("keep", help="copy records and predictions from RUNS to results/")
+    keeping.add_argument("runs", type=Path, metavar="RUNS")
+    verbs.add_parser("write", help="write tables, plots and the site")
+    args = parser.parse_args(argv)
+    if args.verb == "train":
+        train(args.runs, jobs=args.jobs)
+    elif args.verb == "keep":
+        sys.exit("\n".join(keep(args.runs, RESULTS / "drawshift")))
+    else:
+        write_leaderboards(RESULTS)
+        write_tables(RESULTS)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
