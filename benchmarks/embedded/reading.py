@@ -1,15 +1,16 @@
 """Summarise the records of the embedded suites: means, significance, agreement with the papers.
 
-    python benchmarks/embedded/reading.py results/drawshift/records results/drawshift/variants
+    python benchmarks/embedded/reading.py results/drawshift/records results/drawshift/variants \\
+        --baselines results/drawshift/baselines.csv
 
 Accuracy is that of All. Two methods are compared by a t-test over the seeds that both have, on each
-dataset and on the mean of all datasets, with the 95% interval of the difference; p-values are
-corrected by Holm for all that a table shows. They hold for other seeds, not for other datasets.
-Kendall's tau is 1 for the same order of methods as in a paper, 0 for no relation, -1 for the
-opposite one. Its interval resamples the datasets and seeds here and the paper's datasets, each with
-replacement, so it shows how reliable both orders are. The second folder, which is optional, holds
-variants of the methods (other techniques, other settings); each is compared with the method that
-it varies.
+dataset and on the mean of those with the most seeds, with the 95% interval of the difference;
+p-values are corrected by Holm for all that a table shows. They hold for other seeds, not for other
+datasets. Kendall's tau is 1 for the same order of methods as in a paper, 0 for no relation, -1 for
+the opposite one. Its interval resamples the datasets and seeds here and the paper's datasets, each
+with replacement, so it shows how reliable both orders are. The second folder, which is optional,
+holds variants of the methods (other techniques, other settings); each is compared with the method
+that it varies.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from gcdbench.core.method_spec import MethodSpec
 from gcdbench.experiment import records
 from gcdbench.experiment.record import Record
 from gcdbench.report import paper_numbers, statistics
+from gcdbench.report.baselines import read_baselines
 from gcdbench.report.collect import tidy
 from gcdbench.report.titles import method_title
 
 PAPER = {"ssb_c": "SSB-C", "domainnet": "DomainNet"}  # the latter without UniOT
 AGAINST = ("simgcd", "hilo")
 ROLES = ("source", "shifted")
-ALL = "all datasets"
 MARK = 0.05  # differences with a smaller p are marked
 RESAMPLES = 10_000
 Scores = dict[str, pd.DataFrame]  # dataset -> (seeds, methods), NaN where nothing is recorded
@@ -99,9 +100,14 @@ def by_dataset(chosen: Iterable[Record], role: str) -> Scores:
     }
 
 
-def over_datasets(tables: Scores) -> pd.DataFrame:
-    """Return the mean of all datasets (seeds, methods); NaN where a dataset is missing."""
-    return sum(tables.values()) / len(tables)
+def over_datasets(tables: Scores) -> tuple[str, pd.DataFrame]:
+    """Return a name for the datasets with the most seeds, and their mean (seeds, methods).
+
+    It is NaN where one of these datasets is missing.
+    """
+    most = max(map(len, tables.values()))
+    chosen = {name: table for name, table in tables.items() if len(table) == most}
+    return f"mean of {len(chosen)}", sum(chosen.values()) / len(chosen)
 
 
 def variant_title(record: Record, own: Record) -> str:
@@ -139,27 +145,50 @@ def show(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def ordered(ours: dict[str, Scores]) -> list[str]:
-    """Return the methods, best first: by the mean of source and shifted images of all datasets."""
-    means = [table.mean() for role in ROLES for table in ours[role].values()]
-    return [str(name) for name in pd.DataFrame(means).mean().sort_values(ascending=False).index]
+    """Return the methods, best first: by the mean of source and shifted images of all datasets.
+
+    Those that lack a dataset come last.
+    """
+    means = pd.DataFrame([table.mean() for role in ROLES for table in ours[role].values()])
+    ranked = means.mean(skipna=False).sort_values(ascending=False, na_position="last")
+    return [str(name) for name in ranked.index]
+
+
+def with_baselines(ours: dict[str, Scores], path: Path) -> dict[str, Scores]:
+    """Return the scores with a column for each row of a file of baselines."""
+    suites = pd.read_csv(path)["suite"].unique()
+    table = pd.concat([read_baselines(path, suite) for suite in suites])
+    found = {role: statistics.scores(table, role=role) for role in ROLES}
+    return {
+        role: {
+            name: pd.concat([scores, found[role].xs(name, level="dataset")], axis=1)
+            for name, scores in ours[role].items()
+        }
+        for role in ROLES
+    }
 
 
 def show_means(ours: dict[str, Scores], methods: Sequence[str]) -> None:
-    """Print All on source / shifted images, the mean over seeds, and how many there are."""
+    """Print All on source / shifted images, the mean over seeds; what is no method is a baseline.
+
+    Their number is in the head, and where another one is recorded next to the mean.
+    """
+    tables = ours["source"]
+    usual = {name: int(table.count().mode().max()) for name, table in tables.items()}
     rows = []
-    for method in methods:
+    for row in ordered(ours):
         cells = []
-        for name, table in ours["source"].items():
-            seeds = int(table[method].count())
-            pair = " / ".join(f"{ours[role][name][method].mean():.1f}" for role in ROLES)
-            cells.append(f"{pair} ({seeds})" if seeds else "–")
-        rows.append([method_title(method), *cells])
-    show(["source / shifted (seeds)", *ours["source"]], rows)
+        for name, table in tables.items():
+            seeds = int(table[row].count())
+            pair = " / ".join(f"{ours[role][name][row].mean():.1f}" for role in ROLES)
+            cells.append((pair if seeds == usual[name] else f"{pair} ({seeds})") if seeds else "–")
+        rows.append([method_title(row) if row in methods else row, *cells])
+    show(["source / shifted", *(f"{name} ({seeds} seeds)" for name, seeds in usual.items())], rows)
 
 
 def pair_differences(ours: dict[str, Scores], methods: Sequence[str]) -> list[Difference]:
-    """Return what each method has more than those of AGAINST, by dataset and over all of them."""
-    tables = {role: {**ours[role], ALL: over_datasets(ours[role])} for role in ROLES}
+    """Return what each method has more than those of AGAINST, by dataset and on their mean."""
+    tables = {role: ours[role] | dict([over_datasets(ours[role])]) for role in ROLES}
     found = []
     for second, name, first in product(AGAINST, tables["source"], methods):
         if first == second or (first, second) == AGAINST or second not in methods:
@@ -247,13 +276,13 @@ def show_agreement(ours: dict[str, Scores], methods: Sequence[str]) -> None:
     for title, (paper, role) in papers.items():
         seeds = {name: x.reindex(columns=paper.columns).dropna() for name, x in ours[role].items()}
         rows = {name: x.to_numpy() for name, x in seeds.items() if len(x)}
-        groups = {name: [x] for name, x in rows.items()} | {ALL: list(rows.values())}
+        groups = {name: [x] for name, x in rows.items()} | {"all": list(rows.values())}
         if rows and paper.shape[1] > 2:  # two have next to no order
             columns[f"{title} ({paper.shape[1]} methods)"] = {
                 name: "{:+.2f} ({:+.2f} to {:+.2f})".format(*agreement(x, paper.to_numpy()))
                 for name, x in groups.items()
             }
-    names = [*ours["source"], ALL]
+    names = [*ours["source"], "all"]
     rows_ = [[name, *(column.get(name, "–") for column in columns.values())] for name in names]
     show(["Kendall's tau", *columns], rows_)
 
@@ -263,16 +292,17 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("records", type=Path, help="folder with records")
     parser.add_argument("variants", type=Path, nargs="?", help="folder with records of variants")
+    parser.add_argument("--baselines", type=Path, help="CSV file, as baselines.py writes it")
     args = parser.parse_args(argv)
     own = read(args.records)
     if not own:
         sys.exit(f"{args.records}: no records")
     ours = {role: by_dataset(own, role) for role in ROLES}
     methods = ordered(ours)
-    show_means(ours, methods)
+    show_means(with_baselines(ours, args.baselines) if args.baselines else ours, methods)
     found = pair_differences(ours, methods)
-    show_differences([one for one in found if one.dataset == ALL])
-    show_matrix([one for one in found if one.dataset != ALL])
+    show_differences([one for one in found if one.dataset not in ours["source"]])
+    show_matrix([one for one in found if one.dataset in ours["source"]])
     show_agreement(ours, methods)
     if args.variants:
         show_differences(variant_differences(own, read(args.variants)))
