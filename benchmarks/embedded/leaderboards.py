@@ -32,7 +32,9 @@ METHODS = (
 SEEDS = {"drawshift": (0, 1, 2, 3, 4), "drawshift-all": (0, 1, 2), "drawshift-c": (0, 1, 2)}
 # ten minutes a cell: its prompts need the gradient through the whole backbone
 SLOW = Request("drawshift", ("sptnet",), datasets=("line+solid",), seeds=(0,))
-TABLES = ("hilo_parts", "hilo_information", "readings", "tuned", "class_splits")
+TABLES = (
+    *("hilo_parts", "hilo_information", "readings", "sampling", "rates", "tuned", "class_splits"),
+)
 PLOTS = {
     "drawshift": ("bars", "drop", "errors", "curves", "critical"),
     "drawshift-all": ("bars", "drop"),

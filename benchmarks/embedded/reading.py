@@ -145,11 +145,11 @@ def show(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def ordered(ours: dict[str, Scores]) -> list[str]:
-    """Return the methods, best first: by the mean of source and shifted images of all datasets.
+    """Return the methods, best first: by the mean of source and shifted images.
 
-    Those that lack a dataset come last.
+    Datasets are those with the most seeds; methods that lack one of them come last.
     """
-    means = pd.DataFrame([table.mean() for role in ROLES for table in ours[role].values()])
+    means = pd.DataFrame([over_datasets(ours[role])[1].mean() for role in ROLES])
     ranked = means.mean(skipna=False).sort_values(ascending=False, na_position="last")
     return [str(name) for name in ranked.index]
 

@@ -39,8 +39,9 @@ def test_leaderboards_and_site_follow_from_the_committed_records(leaderboards, t
 
 def test_the_other_tables_follow_from_the_committed_records(leaderboards, tmp_path):
     for name, cells in leaderboards.cells().items():
-        if not all(records.is_done(COMMITTED / name, cell) for cell in cells):
-            pytest.skip(f"{name} are of other code")
+        done = {records.cell_folder(COMMITTED / name, cell) for cell in cells}
+        if stale := {path.parent for path in (COMMITTED / name).rglob(records.RECORD)} - done:
+            pytest.skip(f"{min(stale)} is of other code")
     (tmp_path / "drawshift").mkdir()
     leaderboards.write_tables(tmp_path)
     for name, path in files(tmp_path).items():
