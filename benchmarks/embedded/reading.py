@@ -183,7 +183,8 @@ def show_means(ours: dict[str, Scores], methods: Sequence[str]) -> None:
             pair = " / ".join(f"{ours[role][name][row].mean():.1f}" for role in ROLES)
             cells.append((pair if seeds == usual[name] else f"{pair} ({seeds})") if seeds else "–")
         rows.append([method_title(row) if row in methods else row, *cells])
-    show(["source / shifted", *(f"{name} ({seeds} seeds)" for name, seeds in usual.items())], rows)
+    counted = (f"{name} ({n} seed{'s' * (n != 1)})" for name, n in usual.items())
+    show(["source / shifted", *counted], rows)
 
 
 def pair_differences(ours: dict[str, Scores], methods: Sequence[str]) -> list[Difference]:
