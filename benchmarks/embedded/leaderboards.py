@@ -135,7 +135,7 @@ def main(argv: list[str]) -> None:
     if args.verb == "train":
         train(args.runs, jobs=args.jobs)
     elif args.verb == "keep":
-        sys.exit("\n".join(keep(args.runs, RESULTS / "drawshift")))
+        sys.exit("\n".join(keep(args.runs, RESULTS / "drawshift")) or None)
     else:
         write_leaderboards(RESULTS)
         write_tables(RESULTS)

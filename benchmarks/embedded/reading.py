@@ -158,14 +158,15 @@ def with_baselines(ours: dict[str, Scores], path: Path) -> dict[str, Scores]:
     """Return the scores with a column for each row of a file of baselines."""
     suites = pd.read_csv(path)["suite"].unique()
     table = pd.concat([read_baselines(path, suite) for suite in suites])
-    found = {role: statistics.scores(table, role=role) for role in ROLES}
-    return {
-        role: {
-            name: pd.concat([scores, found[role].xs(name, level="dataset")], axis=1)
+    merged: dict[str, Scores] = {}
+    for role in ROLES:
+        found = statistics.scores(table, role=role)
+        own = {name: found[found.index.get_level_values("dataset") == name] for name in ours[role]}
+        merged[role] = {
+            name: pd.concat([scores, own[name].droplevel("dataset")], axis=1)
             for name, scores in ours[role].items()
         }
-        for role in ROLES
-    }
+    return merged
 
 
 def show_means(ours: dict[str, Scores], methods: Sequence[str]) -> None:

@@ -291,6 +291,25 @@ def test_clear_differences_are_marked(script, four_methods, capsys):
     assert "*" not in rows["| GCD - SimGCD"]
 
 
+def test_baselines_stand_among_the_methods_with_their_number_of_seeds(
+    script, four_methods, tmp_path, capsys
+):
+    reading = script("reading")
+    path = tmp_path / "baselines.csv"
+    rows = [("line+solid", "line", "source", 99), ("line+solid", "solid", "shifted", 98)]
+    path.write_text(
+        "suite,dataset,baseline,seed,set,role,all,old,new\n"
+        + "".join(f"drawshift,{d},bound,0,{s},{r},{x},{x},{x}\n" for d, s, r, x in rows)
+    )
+    ours = {role: reading.by_dataset(four_methods, role) for role in reading.ROLES}
+    reading.show_means(reading.with_baselines(ours, path), reading.ordered(ours))
+    head, _, *lines = capsys.readouterr().out.strip().splitlines()
+    assert head == "| source / shifted | line+solid (4 seeds) | line+color (4 seeds) |"
+    assert lines[0].startswith("| HiLo |")
+    # one that lacks a dataset comes after all that have both, whatever its accuracy is
+    assert "| bound | 99.0 / 98.0 (1) | – |" in lines[3:]
+
+
 def test_authors_numbers_are_means_of_three_datasets(script):
     table = script("reading").authors_accuracies(["simgcd", "hilo", "legogcd", "pim", "uno"])
     assert list(table.columns) == ["simgcd", "hilo", "legogcd"]  # PIM has none on Aircraft

@@ -40,8 +40,9 @@ def test_leaderboards_and_site_follow_from_the_committed_records(leaderboards, t
 def test_the_other_tables_follow_from_the_committed_records(leaderboards, tmp_path):
     for name, cells in leaderboards.cells().items():
         done = {records.cell_folder(COMMITTED / name, cell) for cell in cells}
-        if stale := {path.parent for path in (COMMITTED / name).rglob(records.RECORD)} - done:
-            pytest.skip(f"{min(stale)} is of other code")
+        stale = {path.parent for path in (COMMITTED / name).rglob(records.RECORD)} - done
+        # train them again (benchmarks/embedded/leaderboards.py), or delete them and their tables
+        assert not stale, f"{min(stale)} is of other code"
     (tmp_path / "drawshift").mkdir()
     leaderboards.write_tables(tmp_path)
     for name, path in files(tmp_path).items():
