@@ -19,12 +19,17 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import reading
+
 from gcdbench.cli.main import main as gcdbench
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Cell, Request, make_cells
 from gcdbench.paper_tables.tables import Choice, distinct, load, make_plans
 
 RESULTS = Path(__file__).parents[2] / "results"
+RECORDS = RESULTS / "drawshift" / "records"
+BASELINES = RESULTS / "drawshift" / "baselines.csv"
+TABLE = "<!-- means over seeds, by leaderboards.py -->\n"  # two of these are around a table
 METHODS = (
     *("rankstats", "uno", "orca", "gcd", "simgcd", "uniot", "hilo", "ncdd", "pim", "mugcd"),
     *("legogcd", "cms", "selex", "protogcd", "debgcd", "hypcd", "rlcd"),
@@ -96,8 +101,8 @@ def keep(runs: Path, into: Path) -> Iterator[str]:
 
 def write_leaderboards(into: Path, *, plots: bool = True) -> None:
     """Write Markdown and plots of each suite, and the site, from whatever code the records are."""
-    common = ["--results", RESULTS / "drawshift" / "records", "--as-recorded"]
-    baselines = ["--baselines", RESULTS / "drawshift" / "baselines.csv"]
+    common = ["--results", RECORDS, "--as-recorded"]
+    baselines = ["--baselines", BASELINES]
     run("site", *common, *baselines, "--suites", *SEEDS, "--out", into / "site")
     with tempfile.TemporaryDirectory() as folder:
         for suite, seeds in SEEDS.items():
@@ -121,6 +126,16 @@ def write_tables(into: Path) -> None:
             shutil.copy(Path(folder) / "reproduce" / f"{name}.md", into / "drawshift")
 
 
+def write_reading(into: Path) -> None:
+    """Write what the records of the leaderboards say together, and their means into README."""
+    own = reading.read(RECORDS)
+    page = f"# Reading of the leaderboards\n\n{reading.page(own, BASELINES)}"
+    (into / "drawshift" / "reading.md").write_text(page, encoding="utf-8")
+    before, _, after = (RESULTS / "README.md").read_text(encoding="utf-8").split(TABLE)
+    text = TABLE.join([before, reading.means(own, BASELINES), after])
+    (into / "README.md").write_text(text, encoding="utf-8")
+
+
 def main(argv: list[str]) -> None:
     """Train, keep or write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -139,6 +154,7 @@ def main(argv: list[str]) -> None:
     else:
         write_leaderboards(RESULTS)
         write_tables(RESULTS)
+        write_reading(RESULTS)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
 """Summarise the records of the embedded suites: means, significance, agreement with the papers.
 
-    python benchmarks/embedded/reading.py results/drawshift/records results/drawshift/variants \\
+    python benchmarks/embedded/reading.py results/drawshift/records \\
         --baselines results/drawshift/baselines.csv
 
 Accuracy is that of All. Two methods are compared by a t-test over the seeds that both have, on each
-dataset and on the mean of those with the most seeds, with the 95% interval of the difference;
-p-values are corrected by Holm for all that a table shows. They hold for other seeds, not for other
+dataset and on the mean of the pairs, with the 95% interval of the difference; p-values are
+corrected by Holm for all that a table shows. They hold for other seeds, not for other
 datasets. Kendall's tau is 1 for the same order of methods as in a paper, 0 for no relation, -1 for
 the opposite one. Its interval resamples the datasets and seeds here and the paper's datasets, each
-with replacement, so it shows how reliable both orders are. The second folder, which is optional,
-holds variants of the methods (other techniques, other settings); each is compared with the method
-that it varies.
+with replacement, so it shows how reliable both orders are.
+``leaderboards.py write`` writes these tables to results/drawshift/reading.md.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import argparse
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +26,6 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from gcdbench.core.method_spec import MethodSpec
 from gcdbench.experiment import records
 from gcdbench.experiment.record import Record
 from gcdbench.report import paper_numbers, statistics
@@ -38,6 +35,7 @@ from gcdbench.report.titles import method_title
 
 PAPER = {"ssb_c": "SSB-C", "domainnet": "DomainNet"}  # the latter without UniOT
 AGAINST = ("simgcd", "hilo")
+PAIRS = ("line+solid", "line+color", "line+quickdraw")
 ROLES = ("source", "shifted")
 MARK = 0.05  # differences with a smaller p are marked
 RESAMPLES = 10_000
@@ -92,62 +90,34 @@ def read(folder: Path) -> list[Record]:
 
 
 def by_dataset(chosen: Iterable[Record], role: str) -> Scores:
-    """Return All (seeds, methods) of every recorded dataset."""
+    """Return All (seeds, methods) of every recorded dataset, the pairs first."""
     table = statistics.scores(tidy(list(chosen)), role=role)
-    return {
+    found = {
         str(name): rows.droplevel("dataset")
         for name, rows in table.groupby(level="dataset", sort=False)
     }
+    return {name: found[name] for name in dict.fromkeys([*PAIRS, *found]) if name in found}
 
 
 def over_datasets(tables: Scores) -> tuple[str, pd.DataFrame]:
-    """Return a name for the datasets with the most seeds, and their mean (seeds, methods).
+    """Return a name for the pairs of styles, and the mean over them (seeds, methods).
 
-    It is NaN where one of these datasets is missing.
+    It is NaN where one of them is missing. If no pair is recorded, it is that of all datasets.
     """
-    most = max(map(len, tables.values()))
-    chosen = {name: table for name, table in tables.items() if len(table) == most}
+    chosen = {name: table for name, table in tables.items() if name in PAIRS} or tables
     return f"mean of {len(chosen)}", sum(chosen.values()) / len(chosen)
 
 
-def variant_title(record: Record, own: Record) -> str:
-    """Name a variant by its spec and the settings in which it differs from the method."""
-    here, there = (one.config(own.method) for one in (record, own))
-    changed = [key for key in here if here[key] != there.get(key)]
-    changed = ["preset"] if "preset" in changed else changed  # the others follow from it
-    return ", ".join([record.method, *(f"{key} {here[key]}" for key in changed)])
-
-
-def variant_differences(own: list[Record], variants: list[Record]) -> list[Difference]:
-    """Return what variants have more than the methods that they vary, on the seeds of both."""
-    samples = {record.method: record for record in own}
-    named, varied = [], {}
-    for record in variants:
-        method = MethodSpec.parse(record.method).method
-        if method not in samples:
-            continue
-        title = variant_title(record, samples[method])
-        varied[title] = method
-        named.append(replace(record, method=title))
-    tables = [by_dataset([*own, *named], role) for role in ROLES]
-    found = []
-    for (title, method), dataset in product(varied.items(), tables[0]):
-        gains = [(t[dataset][title] - t[dataset][method]).dropna().to_numpy() for t in tables]
-        if len(gains[0]) > 1:  # one seed tells nothing of others
-            found.append(Difference(f"{title} - {method}", dataset, *gains))
-    return sorted(found, key=lambda one: one.title)
-
-
-def show(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table."""
-    table = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    sys.stdout.write("".join(f"| {' | '.join(row)} |\n" for row in table) + "\n")
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table whose first column is text."""
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in lines)
 
 
 def ordered(ours: dict[str, Scores]) -> list[str]:
     """Return the methods, best first: by the mean of source and shifted images.
 
-    Datasets are those with the most seeds; methods that lack one of them come last.
+    Datasets are the pairs; methods that lack one of them come last.
     """
     means = pd.DataFrame([over_datasets(ours[role])[1].mean() for role in ROLES])
     ranked = means.mean(skipna=False).sort_values(ascending=False, na_position="last")
@@ -169,11 +139,14 @@ def with_baselines(ours: dict[str, Scores], path: Path) -> dict[str, Scores]:
     return merged
 
 
-def show_means(ours: dict[str, Scores], methods: Sequence[str]) -> None:
-    """Print All on source / shifted images, the mean over seeds; what is no method is a baseline.
+def means(own: Iterable[Record], baselines: Path | None) -> str:
+    """Return All on source / shifted images, the mean over seeds, of methods and baselines.
 
-    Their number is in the head, and where another one is recorded next to the mean.
+    The number of seeds is in the head, and where another one is recorded next to the mean.
     """
+    ours = {role: by_dataset(own, role) for role in ROLES}
+    methods = ordered(ours)
+    ours = with_baselines(ours, baselines) if baselines else ours
     tables = ours["source"]
     usual = {name: int(table.count().mode().max()) for name, table in tables.items()}
     rows = []
@@ -185,7 +158,7 @@ def show_means(ours: dict[str, Scores], methods: Sequence[str]) -> None:
             cells.append((pair if seeds == usual[name] else f"{pair} ({seeds})") if seeds else "–")
         rows.append([method_title(row) if row in methods else row, *cells])
     counted = (f"{name} ({n} seed{'s' * (n != 1)})" for name, n in usual.items())
-    show(["source / shifted", *counted], rows)
+    return markdown(["source / shifted", *counted], rows)
 
 
 def pair_differences(ours: dict[str, Scores], methods: Sequence[str]) -> list[Difference]:
@@ -221,19 +194,19 @@ def corrected(found: Sequence[Difference]) -> list[tuple[float, float]]:
     return list(zip(ps[::2], ps[1::2], strict=True))
 
 
-def show_differences(found: Sequence[Difference]) -> None:
-    """Print differences, one row for each, and what seeds make of them."""
+def differences_table(found: Sequence[Difference]) -> str:
+    """Return differences, one row for each, and what seeds make of them."""
     rows = []
     for one, ps in zip(found, corrected(found), strict=True):
         row = [one.title, one.dataset]
         for gains, p in zip((one.source, one.shifted), ps, strict=True):
             row += [f"{gains.mean():+.1f} ± {half_width(gains):.1f}", f"{p:.2g}"]
         rows.append(row)
-    show(["difference ± 95%", "dataset", "source", "p Holm", "shifted", "p Holm"], rows)
+    return markdown(["difference ± 95%", "dataset", "source", "p Holm", "shifted", "p Holm"], rows)
 
 
-def show_matrix(found: Sequence[Difference]) -> None:
-    """Print differences, one row for each pair, source / shifted; * if p is below MARK."""
+def matrix(found: Sequence[Difference]) -> str:
+    """Return differences, one row for each pair, source / shifted; * if p is below MARK."""
     cells: dict[str, dict[str, str]] = {}
     for one, ps in zip(found, corrected(found), strict=True):
         both = zip((one.source, one.shifted), ps, strict=True)
@@ -241,7 +214,7 @@ def show_matrix(found: Sequence[Difference]) -> None:
         cells.setdefault(one.title, {})[one.dataset] = " / ".join(marked)
     datasets = list(dict.fromkeys(one.dataset for one in found))
     rows = [[title, *(row.get(name, "–") for name in datasets)] for title, row in cells.items()]
-    show(["difference, source / shifted", *datasets], rows)
+    return markdown(["difference, source / shifted", *datasets], rows)
 
 
 def tau(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -267,8 +240,8 @@ def agreement(ours: list[np.ndarray], paper: np.ndarray) -> tuple[float, float, 
     return float(tau(here, paper.mean(0))), float(low), float(high)
 
 
-def show_agreement(ours: dict[str, Scores], methods: Sequence[str]) -> None:
-    """Print how well the order of methods agrees with the papers'."""
+def agreement_table(ours: dict[str, Scores], methods: Sequence[str]) -> str:
+    """Return how well the order of methods agrees with the papers'."""
     papers = {
         f"{title}, {role}": (paper_accuracies(name, role, methods), role)
         for (name, title), role in product(PAPER.items(), ROLES)
@@ -286,28 +259,36 @@ def show_agreement(ours: dict[str, Scores], methods: Sequence[str]) -> None:
             }
     names = [*ours["source"], "all"]
     rows_ = [[name, *(column.get(name, "–") for column in columns.values())] for name in names]
-    show(["Kendall's tau", *columns], rows_)
+    return markdown(["Kendall's tau", *columns], rows_)
+
+
+def page(own: list[Record], baselines: Path | None) -> str:
+    """Return all tables under their headings."""
+    ours = {role: by_dataset(own, role) for role in ROLES}
+    methods = ordered(ours)
+    found = pair_differences(ours, methods)
+    mean = over_datasets(ours["source"])[0]
+    parts = {
+        "Means over seeds": means(own, baselines),
+        f"Differences, {mean}": differences_table([one for one in found if one.dataset == mean]),
+        f"Differences by dataset; * if p is below {MARK} after Holm's correction": matrix(
+            [one for one in found if one.dataset != mean]
+        ),
+        "Agreement with the papers' order": agreement_table(ours, methods),
+    }
+    return "\n".join(f"## {title}\n\n{table}" for title, table in parts.items())
 
 
 def main(argv: list[str]) -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("records", type=Path, help="folder with records")
-    parser.add_argument("variants", type=Path, nargs="?", help="folder with records of variants")
     parser.add_argument("--baselines", type=Path, help="CSV file, as baselines.py writes it")
     args = parser.parse_args(argv)
     own = read(args.records)
     if not own:
         sys.exit(f"{args.records}: no records")
-    ours = {role: by_dataset(own, role) for role in ROLES}
-    methods = ordered(ours)
-    show_means(with_baselines(ours, args.baselines) if args.baselines else ours, methods)
-    found = pair_differences(ours, methods)
-    show_differences([one for one in found if one.dataset not in ours["source"]])
-    show_matrix([one for one in found if one.dataset in ours["source"]])
-    show_agreement(ours, methods)
-    if args.variants:
-        show_differences(variant_differences(own, read(args.variants)))
+    sys.stdout.write(page(own, args.baselines))
 
 
 if __name__ == "__main__":

@@ -190,13 +190,11 @@ def test_the_ceiling_is_asked_about_drawings_it_has_seen_in_no_variant(script):
 # --- reading records
 
 
-def scored(method: str, seed: int, source: float, shifted: float, **config) -> Record:
+def scored(method: str, seed: int, source: float, shifted: float) -> Record:
     """Make as much of a record as reading needs."""
     both = {"line": ("source", source), "solid": ("shifted", shifted)}
     sets = {name: set_scores(role, accuracy) for name, (role, accuracy) in both.items()}
-    settings = {"config": {method.split("+")[0].split("-")[0]: config}}
-    where = {"dataset": "line+solid", "method": method, "seed": seed}
-    return make_record(**where, settings=settings, sets=sets)
+    return make_record(dataset="line+solid", method=method, seed=seed, sets=sets)
 
 
 def test_kendalls_tau_is_that_of_scipy(script):
@@ -206,32 +204,14 @@ def test_kendalls_tau_is_that_of_scipy(script):
     np.testing.assert_allclose(script("reading").tau(first, second), expected)
 
 
-def test_a_variant_is_compared_with_the_method_it_varies_on_the_seeds_of_both(script):
-    own = [scored("hilo", s, 0.6 + 0.1 * s, 0.5, weight=1.0, dim=8) for s in range(3)]
-    own += [scored("simgcd", s, 0.5, 0.4) for s in range(3)]
-    variants = [
-        *(scored("hilo", s, 0.5 + 0.1 * s, 0.7, weight=0.0, dim=8) for s in (0, 1)),
-        *(scored("hilo-patchmix", s, 0.7, 0.45, weight=1.0, dim=8) for s in (1, 2, 3)),
-        *(scored("simgcd+patchmix", s, 0.5, 0.6) for s in (0, 2)),
-        scored("simgcd+curriculum", 0, 0.5, 0.6),  # one seed says nothing
-    ]
-    first, second, third = script("reading").variant_differences(own, variants)
-    assert first.title == "hilo, weight 0.0 - hilo"
-    np.testing.assert_allclose(first.source, [-10, -10])
-    np.testing.assert_allclose(first.shifted, [20, 20])
-    assert second.title == "hilo-patchmix - hilo"
-    np.testing.assert_allclose(second.source, [0, -10], atol=1e-9)
-    np.testing.assert_allclose(second.shifted, [-5, -5])
-    assert (third.title, third.dataset) == ("simgcd+patchmix - simgcd", "line+solid")
-    np.testing.assert_allclose(third.shifted, [20, 20])
-
-
-def test_differences_are_shown_with_a_t_test_over_seeds(script, capsys):
+def test_differences_are_shown_with_a_t_test_over_seeds(script):
     reading = script("reading")
     clear, vague = np.array([1.0, 1.1, 0.9, 1.0, 1.2]), np.array([3.0, -4.0, 1.0, 0.5, -2.0])
     same = reading.Difference("a - a", "line+solid", np.zeros(5), np.zeros(5))
-    reading.show_differences([reading.Difference("a - b", "line+solid", clear, vague), same])
-    row = capsys.readouterr().out.splitlines()[2]
+    shown = reading.differences_table(
+        [reading.Difference("a - b", "line+solid", clear, vague), same]
+    )
+    row = shown.splitlines()[2]
     chances = [stats.ttest_rel(gains, np.zeros(5)).pvalue for gains in (clear, vague)]
     expected = [f"{4 * chances[0]:.2g}", "1"]  # Holm: the smallest of four, thrice the second
     assert 3 * chances[1] > 1
@@ -280,30 +260,27 @@ def test_methods_are_compared_with_simgcd_and_hilo_by_dataset_and_over_all(scrip
     np.testing.assert_allclose(by_place["HiLo - SimGCD", "line+solid"].source, expected)
 
 
-def test_clear_differences_are_marked(script, four_methods, capsys):
+def test_clear_differences_are_marked(script, four_methods):
     reading = script("reading")
     ours = {role: reading.by_dataset(four_methods, role) for role in reading.ROLES}
     found = reading.pair_differences(ours, reading.ordered(ours))
-    reading.show_matrix([one for one in found if one.dataset in ours["source"]])
-    rows = {line.split(" | ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    shown = reading.matrix([one for one in found if one.dataset in ours["source"]])
+    rows = {line.split(" | ")[0]: line for line in shown.splitlines()}
     assert rows["| HiLo - SimGCD"].count("*") == 4
     assert rows["| UNO+ - HiLo"].endswith(" | – |")
     assert "*" not in rows["| GCD - SimGCD"]
 
 
 def test_baselines_stand_among_the_methods_with_their_number_of_seeds(
-    script, four_methods, tmp_path, capsys
+    script, four_methods, tmp_path
 ):
-    reading = script("reading")
     path = tmp_path / "baselines.csv"
     rows = [("line+solid", "line", "source", 99), ("line+solid", "solid", "shifted", 98)]
     path.write_text(
         "suite,dataset,baseline,seed,set,role,all,old,new\n"
         + "".join(f"drawshift,{d},bound,0,{s},{r},{x},{x},{x}\n" for d, s, r, x in rows)
     )
-    ours = {role: reading.by_dataset(four_methods, role) for role in reading.ROLES}
-    reading.show_means(reading.with_baselines(ours, path), reading.ordered(ours))
-    head, _, *lines = capsys.readouterr().out.strip().splitlines()
+    head, _, *lines = script("reading").means(four_methods, path).splitlines()
     assert head == "| source / shifted | line+solid (4 seeds) | line+color (4 seeds) |"
     assert lines[0].startswith("| HiLo |")
     # one that lacks a dataset comes after all that have both, whatever its accuracy is
@@ -314,6 +291,27 @@ def test_authors_numbers_are_means_of_three_datasets(script):
     table = script("reading").authors_accuracies(["simgcd", "hilo", "legogcd", "pim", "uno"])
     assert list(table.columns) == ["simgcd", "hilo", "legogcd"]  # PIM has none on Aircraft
     np.testing.assert_allclose(table.iloc[0], [56.1, 59.2, (63.8 + 57.3 + 55.0) / 3])
+
+
+def test_the_order_of_methods_is_that_of_the_pairs_however_many_seeds_others_have(
+    script, four_methods
+):
+    reading = script("reading")
+    others = [
+        replace(
+            one, dataset=dataset, seed=seed, method="simgcd" if one.method == "hilo" else "hilo"
+        )
+        for one in four_methods
+        for dataset in ("line+all", "line-c")
+        for seed in range(6)
+        if (one.method, one.dataset, one.seed)
+        in {("hilo", "line+solid", 0), ("simgcd", "line+solid", 0)}
+    ]
+    ours = {role: reading.by_dataset([*others, *four_methods], role) for role in reading.ROLES}
+    assert list(ours["source"]) == ["line+solid", "line+color", "line+all", "line-c"]
+    assert reading.ordered(ours) == ["hilo", "gcd", "simgcd", "uno"]
+    means = {role: reading.by_dataset(others, role) for role in reading.ROLES}
+    assert reading.ordered(means) == ["simgcd", "hilo"]  # without pairs it is that of all
 
 
 def test_the_reading_of_records_is_printed(script, four_methods, monkeypatch, capsys):

@@ -45,6 +45,7 @@ def test_the_other_tables_follow_from_the_committed_records(leaderboards, tmp_pa
         assert not stale, f"{min(stale)} is of other code"
     (tmp_path / "drawshift").mkdir()
     leaderboards.write_tables(tmp_path)
+    leaderboards.write_reading(tmp_path)
     for name, path in files(tmp_path).items():
         assert path.read_bytes() == (ROOT / "results" / name).read_bytes(), name
 
