@@ -10,6 +10,7 @@ import pytest
 from helpers.paths import ROOT
 
 from gcdbench.experiment import records
+from gcdbench.experiment.plan import Request, make_cells
 from gcdbench.experiment.tuning.criteria import CRITERIA
 from gcdbench.report.formats import selection
 from gcdbench.report.tuning.selection import DEFAULT, Trial, lines
@@ -48,6 +49,18 @@ def test_the_other_tables_follow_from_the_committed_records(leaderboards, tmp_pa
     leaderboards.write_reading(tmp_path)
     for name, path in files(tmp_path).items():
         assert path.read_bytes() == (ROOT / "results" / name).read_bytes(), name
+
+
+def test_records_are_kept_and_missing_ones_are_named(leaderboards, monkeypatch, tmp_path):
+    request = Request("drawshift", ("simgcd",), datasets=("line+solid",), seeds=(0, 99))
+    there, missing = make_cells(request)
+    monkeypatch.setattr(leaderboards, "cells", lambda: {"records": [there, missing]})
+    runs = COMMITTED / "records"
+    for _ in range(2):  # what is kept stays
+        assert list(leaderboards.keep(runs, tmp_path)) == [f"{missing.label}: no record in {runs}"]
+    assert records.is_done(tmp_path / "records", there)
+    (folder,) = (path.parent for path in tmp_path.rglob(records.PREDICTIONS))
+    assert files(folder).keys() == files(records.cell_folder(runs, there)).keys()
 
 
 def test_the_committed_study_of_criteria_follows_from_its_draws():
