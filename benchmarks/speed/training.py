@@ -31,6 +31,7 @@ from gcdbench.core.settings import BackboneConfig, TrainConfig
 from gcdbench.data.images import ArrayImages
 from gcdbench.data.problem import EvalSet, Problem
 from gcdbench.experiment.plan import Request, make_cells
+from gcdbench.nn.adapters import AddedRows
 from gcdbench.nn.backbone import Backbone, Encoded, Patches, Tokens
 from gcdbench.nn.load import load_backbone
 from gcdbench.training.compose import Composed, compose
@@ -178,21 +179,25 @@ class Heads(Backbone):
         cls = torch.randn(number, self.dim, generator=generator, requires_grad=True)
         return Encoded(cls, {block: cls.detach() for block in self.tapped})
 
-    def forward(self, images: Any) -> Encoded:
-        """Pass over the whole backbone."""
-        number, patches = len(images), (self.image_size // 16) ** 2
+    def trunk(self, patches: Tensor, taps: Any = None, *, images: int | None = None) -> Tokens:
+        """Pass over the frozen blocks: tapped features are random, attention is uniform."""
+        shown, number = patches[:images], patches.shape[1]
         if self._recording is not None:
-            self._recording.patches = torch.zeros(number, patches, self.dim)
-            self._recording.maps = [torch.full((number, 12, patches), 1 / patches)]
-        return self.encode(number)
-
-    def trunk(self, patches: Tensor, taps: Any = None) -> Tokens:
-        """Pass over the trunk."""
-        return Tokens(patches)
+            maps = torch.full((len(shown), 1, self.num_heads, number), 1 / number)
+            self._recording.begin(shown, maps)
+        found = self.encode(len(patches)).taps
+        for block, cls in found.items():
+            self._tapped(block, cls[:images])
+        return Tokens(patches, found)
 
     def tail(self, tokens: Tokens) -> Encoded:
-        """Pass over the last block."""
-        return self.encode(len(tokens))
+        """Pass over the trained blocks."""
+        rows, x = AddedRows(self._active(), 1), torch.zeros(1, 1, self.dim)
+        for block in range(1, self.num_blocks + 1):
+            x = rows.enter(x, block)
+        many = len(tokens) * rows.number
+        added = self.encode(many).cls.unflatten(0, (len(tokens), -1)) if many else None
+        return replace(self.encode(len(tokens)), taps=tokens.taps, added=added)
 
 
 def heads_only() -> Heads:
@@ -205,26 +210,25 @@ def heads_only() -> Heads:
 def counted_rows(backbone: Any) -> Iterator[list[int]]:
     """Count the rows that a step sends through the last block."""
     rows: list[int] = []
-    encode = backbone.encode
+    tail = backbone.tail
 
-    def counted(number: int) -> Encoded:
-        rows.append(number)
-        return encode(number)
+    def counted(tokens: Tokens) -> Encoded:
+        rows.append(len(tokens))
+        return tail(tokens)
 
-    backbone.encode = counted
+    backbone.tail = counted
     try:
         yield rows
     finally:
-        del backbone.encode
+        del backbone.tail
 
 
 def heads_and_losses(method: str, backbone: Heads, classes: int, rounds: int) -> tuple[float, int]:
-    """Return the seconds of a step outside the backbone, and the views that it encodes."""
+    """Return the seconds of a step outside a new backbone, and the views that it encodes."""
     task = task_of(6 * BATCH, classes)
-    backbone.tapped.clear()
     model = model_of(method, task, backbone)
     optimizer = make_optimizer(model, TrainConfig())
-    batch = batch_of(task, BATCH, Patches(torch.zeros(2 * BATCH, 1, 1)))
+    batch = batch_of(task, BATCH, Patches(torch.zeros(2 * BATCH, 196, backbone.dim)))
 
     def run() -> None:
         clock = Clock(EPOCHS // 2, 0, EPOCHS, 1, 0)
@@ -267,9 +271,8 @@ def data_time(number: int = 64) -> float:
 def table_by_method(methods: list[str], rates: dict[str, float], rounds: int) -> None:
     """Show what a step of 128 images is made of, per method."""
     heading(f"step of {BATCH} images, CPU ms", "data", "trunk", "last block", "heads + losses", "%")
-    backbone = heads_only()
     for method in methods:
-        heads, views = heads_and_losses(method, backbone, CLASSES, rounds)
+        heads, views = heads_and_losses(method, heads_only(), CLASSES, rounds)
         data, trunk = 2 * BATCH * rates["data"], views * rates["trunk"]
         last = views * rates["last block"]
         share = f"{heads / (data + trunk + last + heads):.1%}"
