@@ -1,6 +1,6 @@
 """Score the frozen backbone on the embedded suites: baselines of training, and an upper bound.
 
-    python benchmarks/embedded/baselines.py --seeds 0 1 --out baselines.csv
+    python benchmarks/embedded/baselines.py --seeds 0 1 2 3 4 --out baselines.csv
 
 Five rows per dataset, each evaluation set with its own assignment, as for any method:
 - random clusters: the accuracy of random predictions, which is higher on smaller sets.

@@ -34,9 +34,15 @@ METHODS = (
     *("rankstats", "uno", "orca", "gcd", "simgcd", "uniot", "hilo", "ncdd", "pim", "mugcd"),
     *("legogcd", "cms", "selex", "protogcd", "debgcd", "hypcd", "rlcd"),
 )
-SEEDS = {"drawshift": (0, 1, 2, 3, 4), "drawshift-all": (0,), "drawshift-c": (0,)}
-# ten minutes a cell: its prompts need the gradient through the whole backbone
-SLOW = Request("drawshift", ("sptnet",), datasets=("line+solid",), seeds=(0,))
+SEEDS = (0, 1, 2, 3, 4)
+CORRUPTED = tuple(name for name in METHODS if name not in ("cms", "selex"))  # half an hour a cell
+GRID = (
+    Request("drawshift", METHODS, seeds=SEEDS),
+    # ten minutes a cell: its prompts need the gradient through the whole backbone
+    Request("drawshift", ("sptnet",), seeds=(0,)),
+    Request("drawshift-all", METHODS, seeds=SEEDS),
+    Request("drawshift-c", CORRUPTED, seeds=SEEDS),
+)
 TABLES = (
     *("hilo_parts", "hilo_information", "readings", "sampling", "rates", "tuned", "class_splits"),
 )
@@ -47,16 +53,16 @@ PLOTS = {
 }
 
 
-def requests() -> list[Request]:
-    """Return what the leaderboards show."""
-    return [*(Request(suite, METHODS, seeds=seeds) for suite, seeds in SEEDS.items()), SLOW]
+def shown(suite: str) -> Request:
+    """Return what the leaderboard of a suite shows: its methods, with all seeds."""
+    methods = (name for request in GRID if request.suite == suite for name in request.methods)
+    return Request(suite, tuple(methods), seeds=SEEDS)
 
 
 def words(request: Request) -> list[str]:
     """Return the flags of a request."""
-    datasets = ["--datasets", *request.datasets] if request.datasets else []
-    seeds = ["--seeds", *map(str, request.seeds)]
-    return ["--suite", request.suite, "--methods", *request.methods, *datasets, *seeds]
+    seeds = map(str, request.seeds)
+    return ["--suite", request.suite, "--methods", *request.methods, "--seeds", *seeds]
 
 
 def run(*command: object) -> None:
@@ -70,49 +76,55 @@ def run(*command: object) -> None:
 def train(runs: Path, *, jobs: int) -> None:
     """Train all cells that have no record."""
     how = ["--results", runs, "--jobs", jobs, "--cache-gb", 20]
-    for request in requests():
+    for request in GRID:
         run("run", *words(request), *how)
     run("reproduce", *TABLES, *how)
 
 
 def cells() -> dict[str, list[Cell]]:
     """Return the cells of the leaderboards, and those that are in the other tables alone."""
-    shown = distinct(cell for request in requests() for cell in make_cells(request))
+    usual = distinct(cell for request in GRID for cell in make_cells(request))
     plans = make_plans([load(name) for name in TABLES], Choice())
     varied = distinct(cell for plan in plans for cell in plan.cells.values())
-    others = [cell for name, cell in varied.items() if name not in shown]
-    return {"records": list(shown.values()), "variants": others}
+    others = [cell for name, cell in varied.items() if name not in usual]
+    return {"records": list(usual.values()), "variants": others}
 
 
 def keep(runs: Path, into: Path) -> Iterator[str]:
-    """Copy records with their predictions; yield the cells that have none."""
-    for name, wanted in cells().items():
-        for cell in wanted:
+    """Copy records with their predictions, delete what is not shown; yield the missing cells."""
+    wanted = cells()
+    sources = [runs, *(into / name for name in wanted)]  # a cell may move from one to the other
+    for name, chosen in wanted.items():
+        for cell in chosen:
             target = records.cell_folder(into / name, cell)
             if records.is_done(into / name, cell):
                 continue
-            if not records.is_done(runs, cell):
+            source = next((one for one in sources if records.is_done(one, cell)), None)
+            if source is None:
                 yield f"{cell.label}: no record in {runs}"
                 continue
             target.mkdir(parents=True, exist_ok=True)
             for file in (records.PREDICTIONS, records.RECORD):
-                shutil.copy(records.cell_folder(runs, cell) / file, target / file)
+                shutil.copy(records.cell_folder(source, cell) / file, target / file)
+    for name, chosen in wanted.items():
+        there = {path.parent for path in (into / name).rglob(records.RECORD)}
+        for folder in there - {records.cell_folder(into / name, cell) for cell in chosen}:
+            shutil.rmtree(folder)
 
 
 def write_leaderboards(into: Path, *, plots: bool = True) -> None:
     """Write Markdown and plots of each suite, and the site, from whatever code the records are."""
     common = ["--results", RECORDS, "--as-recorded"]
     baselines = ["--baselines", BASELINES]
-    run("site", *common, *baselines, "--suites", *SEEDS, "--out", into / "site")
+    run("site", *common, *baselines, "--suites", *PLOTS, "--out", into / "site")
     with tempfile.TemporaryDirectory() as folder:
-        for suite, seeds in SEEDS.items():
-            methods = (*METHODS, *SLOW.methods) if suite == SLOW.suite else METHODS
-            asked = words(Request(suite, methods, seeds=seeds))
+        for suite, plotted in PLOTS.items():
+            asked = words(shown(suite))
             run("leaderboard", *asked, *common, *baselines, "--format", "md", "--out", folder)
             shutil.copy(Path(folder) / f"{suite}.md", into / "drawshift")
             if plots:
-                run("plot", *PLOTS[suite], *asked, *common, "--out", folder)
-                for name in PLOTS[suite]:
+                run("plot", *plotted, *asked, *common, "--out", folder)
+                for name in plotted:
                     shutil.copy(Path(folder) / f"{suite}-{name}.png", into / "drawshift")
 
 

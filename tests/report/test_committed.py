@@ -51,16 +51,25 @@ def test_the_other_tables_follow_from_the_committed_records(leaderboards, tmp_pa
         assert path.read_bytes() == (ROOT / "results" / name).read_bytes(), name
 
 
-def test_records_are_kept_and_missing_ones_are_named(leaderboards, monkeypatch, tmp_path):
-    request = Request("drawshift", ("simgcd",), datasets=("line+solid",), seeds=(0, 99))
-    there, missing = make_cells(request)
-    monkeypatch.setattr(leaderboards, "cells", lambda: {"records": [there, missing]})
+def test_records_are_kept_moved_and_deleted_and_missing_ones_are_named(
+    leaderboards, monkeypatch, tmp_path
+):
+    request = Request("drawshift", ("simgcd",), datasets=("line+solid",), seeds=(0, 1, 99))
+    first, second, missing = make_cells(request)
     runs = COMMITTED / "records"
-    for _ in range(2):  # what is kept stays
-        assert list(leaderboards.keep(runs, tmp_path)) == [f"{missing.label}: no record in {runs}"]
-    assert records.is_done(tmp_path / "records", there)
-    (folder,) = (path.parent for path in tmp_path.rglob(records.PREDICTIONS))
-    assert files(folder).keys() == files(records.cell_folder(runs, there)).keys()
+
+    def keep(**wanted):
+        monkeypatch.setattr(leaderboards, "cells", lambda: wanted)
+        return list(leaderboards.keep(runs, tmp_path))
+
+    said = [f"{missing.label}: no record in {runs}"]
+    assert keep(records=[first, missing], variants=[second]) == said
+    (folder,) = (path.parent for path in (tmp_path / "records").rglob(records.PREDICTIONS))
+    assert files(folder).keys() == files(records.cell_folder(runs, first)).keys()
+    runs = tmp_path / "nothing"
+    assert keep(records=[second], variants=[]) == []
+    assert records.is_done(tmp_path / "records", second)
+    assert len([*tmp_path.rglob(records.RECORD)]) == 1
 
 
 def test_the_committed_study_of_criteria_follows_from_its_draws():
