@@ -240,6 +240,22 @@ def agreement(ours: list[np.ndarray], paper: np.ndarray) -> tuple[float, float, 
     return float(tau(here, paper.mean(0))), float(low), float(high)
 
 
+def compared(table: pd.DataFrame, paper: pd.DataFrame) -> list[str]:
+    """Return the methods of a paper that have more than half of the seeds of a dataset."""
+    seeds = table.reindex(columns=paper.columns).count()
+    return [str(name) for name, number in seeds.items() if number > len(table) / 2]
+
+
+def agreement_cell(tables: Sequence[pd.DataFrame], paper: pd.DataFrame) -> str:
+    """Return tau with its interval, and the number of methods where the paper has more."""
+    names = [name for name in paper.columns if all(name in compared(x, paper) for x in tables)]
+    if len(names) < 3:
+        return "–"
+    rows = [x[names].dropna().to_numpy() for x in tables]
+    found = "{:+.2f} ({:+.2f} to {:+.2f})".format(*agreement(rows, paper[names].to_numpy()))
+    return found if len(names) == paper.shape[1] else f"{found} of {len(names)}"
+
+
 def agreement_table(ours: dict[str, Scores], methods: Sequence[str]) -> str:
     """Return how well the order of methods agrees with the papers'."""
     papers = {
@@ -247,19 +263,18 @@ def agreement_table(ours: dict[str, Scores], methods: Sequence[str]) -> str:
         for (name, title), role in product(PAPER.items(), ROLES)
     }
     papers["authors, no shift"] = (authors_accuracies(methods), "source")
-    columns: dict[str, dict[str, str]] = {}
+    groups = {name: [name] for name in ours["source"]} | {"all": list(ours["source"])}
+    columns: dict[str, list[str]] = {}
     for title, (paper, role) in papers.items():
-        seeds = {name: x.reindex(columns=paper.columns).dropna() for name, x in ours[role].items()}
-        rows = {name: x.to_numpy() for name, x in seeds.items() if len(x)}
-        groups = {name: [x] for name, x in rows.items()} | {"all": list(rows.values())}
-        if rows and paper.shape[1] > 2:  # two have next to no order
-            columns[f"{title} ({paper.shape[1]} methods)"] = {
-                name: "{:+.2f} ({:+.2f} to {:+.2f})".format(*agreement(x, paper.to_numpy()))
-                for name, x in groups.items()
-            }
-    names = [*ours["source"], "all"]
-    rows_ = [[name, *(column.get(name, "–") for column in columns.values())] for name in names]
-    return markdown(["Kendall's tau", *columns], rows_)
+        known = {name for table in ours[role].values() for name in compared(table, paper)}
+        own = paper[[name for name in paper.columns if name in known]]
+        if own.shape[1] > 2:  # two have next to no order
+            columns[f"{title} ({own.shape[1]} methods)"] = [
+                agreement_cell([ours[role][name] for name in group], own)
+                for group in groups.values()
+            ]
+    rows = zip(groups, *columns.values(), strict=True)
+    return markdown(["Kendall's tau", *columns], rows)
 
 
 def page(own: list[Record], baselines: Path | None) -> str:

@@ -293,6 +293,17 @@ def test_authors_numbers_are_means_of_three_datasets(script):
     np.testing.assert_allclose(table.iloc[0], [56.1, 59.2, (63.8 + 57.3 + 55.0) / 3])
 
 
+def test_agreement_leaves_out_methods_with_few_seeds_and_says_so(script, four_methods):
+    reading = script("reading")
+    few = replace(four_methods[0], method="orca")  # one seed in four, on one dataset
+    ours = {role: reading.by_dataset([*four_methods, few], role) for role in reading.ROLES}
+    head, _, solid, color, both = reading.agreement_table(ours, reading.ordered(ours)).splitlines()
+    assert "| SSB-C, source (4 methods) |" in head
+    assert "of" not in solid
+    # without UNO+, which has no records there; GCD has three of four seeds
+    assert color.count("of 3") == both.count("of 3") == 4
+
+
 def test_the_order_of_methods_is_that_of_the_pairs_however_many_seeds_others_have(
     script, four_methods
 ):
