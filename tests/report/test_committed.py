@@ -12,6 +12,9 @@ from helpers.paths import ROOT
 from gcdbench.experiment import records
 from gcdbench.experiment.plan import Request, make_cells
 from gcdbench.experiment.tuning.criteria import CRITERIA
+from gcdbench.experiment.tuning.criteria import DEFAULT as BY
+from gcdbench.experiment.tuning.samplers import flat_settings
+from gcdbench.paper_tables.tables import load
 from gcdbench.report.formats import selection
 from gcdbench.report.tuning.selection import DEFAULT, Trial, lines
 
@@ -87,3 +90,23 @@ def test_the_committed_study_of_criteria_follows_from_its_draws():
     page = (COMMITTED / "selection.md").read_text(encoding="utf-8")
     written = selection.markdown(found, trials, suite="drawshift", planned=len(trials))
     assert page.partition("The runs took")[0] == written.partition("The runs took")[0]
+
+
+def test_tuned_rows_are_the_draws_that_are_best_on_hidden_classes():
+    draws: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for name in ("selection-draws.csv", "tuned-draws.csv"):
+        with (COMMITTED / name).open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                draws.setdefault((row["dataset"], row["method"]), []).append(row)
+    assert {len(found) for found in draws.values()} == {12}  # equal budgets
+    best = {
+        pair: json.loads(max(found, key=lambda row: float(row[BY]))["settings"])
+        for pair, found in draws.items()
+    }
+    shown = {
+        (panel.datasets[0], row.spec): flat_settings(row.settings)
+        for panel in load("tuned").panels
+        for row in panel.rows
+        if row.settings
+    }
+    assert shown == {pair: settings for pair, settings in best.items() if settings}
